@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamkm.cluster.model import Model
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.labelling import current_model
-from streamkm.estimators.validation import check_choice
+from streamkm.estimators.validation import check_value, one_of
 from streamkm.preparation import Preparation
 from streamkm.preparation.preparation import FILL, FOUND, TOTAL
 from streamkm.preparation.scaling import Scaling, Table, lengthened
 
-LONGEST = 1_000_000  # characters of a statement
+LONGEST, LEAST_TERM = 1_000_000, 60  # characters of a statement, and about those of a number of a center
 _LARGEST = "1.7976931348623157e+308"
+_LOG1P = "CASE WHEN {0} > -1 THEN LN(1 + {0}) END"  # -1 and less are no use
+_CELL = "CAST(CASE"  # how features of categories begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +30,42 @@ class Dialect:
     number: str
     text: str
     quote: str
-    escapes: Mapping[str, str]  # of texts
+    escapes: Mapping[int, str] | None  # of characters; None: quotes are doubled
+
+    def quoted(self, text: str, quote: str = "'") -> str:
+        """A text in quotes."""
+        return quote + (text.translate(self.escapes) if self.escapes else text.replace(quote, 2 * quote)) + quote
 
     def name(self, name: str) -> str:
         """A quoted identifier."""
-        if self.quote == '"':
-            return '"' + name.replace('"', '""') + '"'
-        return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
-
-    def literal(self, text: str) -> str:
-        """A quoted text."""
-        return "'" + "".join(self.escapes.get(each, each) for each in text) + "'"
+        return self.quoted(name, self.quote)
 
 
-_STANDARD = {"'": "''"}
 DIALECTS = {
-    "duckdb": Dialect("DOUBLE", "VARCHAR", '"', _STANDARD),
-    "postgres": Dialect("DOUBLE PRECISION", "TEXT", '"', _STANDARD),
-    "bigquery": Dialect("FLOAT64", "STRING", "`", {"'": "\\'", "\\": "\\\\", "\n": "\\n", "\r": "\\r"}),
+    "duckdb": Dialect("DOUBLE", "VARCHAR", '"', None),
+    "postgres": Dialect("DOUBLE PRECISION", "TEXT", '"', None),
+    "bigquery": Dialect(
+        "FLOAT64", "STRING", "`", str.maketrans({"'": r"\'", "`": r"\`", "\\": r"\\", "\n": r"\n", "\r": r"\r"})
+    ),
 }
 
 
 def label_query(estimator: Any, dialect: str, table: str, columns: Any, id_column: str | None) -> str:
     """Write the statement; see `DescribedKMeans.to_sql`."""
-    check_choice("dialect", dialect, DIALECTS)
+    check_value("dialect", dialect, one_of(DIALECTS))
     model, known = current_model(estimator), DIALECTS[dialect]
-    _check(estimator, model)
+    centers, made = model.wide_centers(), getattr(estimator, "fitted_on_", {}).get("made_with", {})
+    table_made = made.get("table", {})
+    reasons = {
+        "rows are assigned in a sketch": model.space != "original",
+        "its features are hashed words": "documents" in made,
+        "its features are days of dates": "dates" in table_made,
+        "its categories are hashed": "n_features" in table_made,
+        f"its statement is longer than {LONGEST:,} characters": centers.size * LEAST_TERM > LONGEST,
+    }
+    reason = next((each for each, holds in reasons.items() if holds), None)
+    if reason is not None:
+        raise InvalidInputError(f"to_sql cannot write this model: {reason}; use predict_to")
     features, inputs = _features(estimator, known, columns, model.n_features)
     id_column = getattr(estimator, "fitted_on_", {}).get("id_column") if id_column is None else id_column
     kept = inputs if id_column is None else [id_column]
@@ -62,10 +75,7 @@ def label_query(estimator: Any, dialect: str, table: str, columns: Any, id_colum
         _add_steps(query, model.preparation, model.n_features)
     if model.metric == "cosine":
         query.add_unit(range(model.n_features))
-    text = query.labelled(model, kept)
-    if len(text) > LONGEST:
-        raise InvalidInputError(_too_long(*model.centers.shape))
-    return text
+    return query.labelled(model, centers, kept)
 
 
 class _Query:
@@ -80,21 +90,15 @@ class _Query:
         """Take features of a table as numbers: NULL where they are missing or not finite, or filled with means."""
         self._n_features = len(features)
         source = ".".join(self._dialect.name(part) for part in table.split("."))
-        kept_columns = [
-            f"{self._dialect.name(column)} AS {alias}" for column, alias in zip(kept, self._kept, strict=True)
-        ]
+        kept_columns = (f"{self._dialect.name(name)} AS {alias}" for name, alias in zip(kept, self._kept, strict=True))
         self._parts.append(_select([*kept_columns, *_named(features)], source))
         fill = None if preparation is None else preparation.fill
-        cells = {f"f{number}" for number, each in enumerate(features) if each.startswith("CAST(CASE")}
         endless = ", ".join(f"CAST('{sign}Infinity' AS {self._dialect.number})" for sign in ("", "-"))
 
         def finite(number: int, feature: str) -> str:
-            # a cell of a category is NULL where the category is not known, which nothing fills
-            rest = (
-                ""
-                if fill is None or feature in cells
-                else f" WHEN {feature} IN ({endless}) THEN NULL ELSE {_number(fill.means[number])}"
-            )
+            rest = ""
+            if fill is not None and not features[number].startswith(_CELL):  # nothing fills an unknown category
+                rest = f" WHEN {feature} IN ({endless}) THEN NULL ELSE {_number(fill.means[number])}"
             return f"CASE WHEN {feature} BETWEEN -{_LARGEST} AND {_LARGEST} THEN {feature}{rest} END"
 
         self.add(finite)
@@ -102,7 +106,10 @@ class _Query:
     def add(self, made: Callable[[int, str], str], more: Sequence[str] = ()) -> None:
         """Add a step, by what it makes of each feature; `more`: further columns."""
         features = [made(number, f"f{number}") for number in range(self._n_features)]
-        self._parts.append(_select([*self._kept, *_named(features), *more], f"s{len(self._parts) - 1}"))
+        self._step([*self._kept, *_named(features), *more])
+
+    def _step(self, columns: Sequence[str]) -> None:
+        self._parts.append(_select(columns, f"s{len(self._parts) - 1}"))
 
     def add_on(self, numbers: Sequence[int], made: str) -> None:
         """Add a step of chosen features: {0} stands for each."""
@@ -114,33 +121,22 @@ class _Query:
         self.add(lambda _, feature: feature, [f"SQRT({_sum([f'f{n} * f{n}' for n in numbers])}) AS norm"])
         self.add_on(numbers, "CASE WHEN norm > 0 THEN {0} / norm ELSE {0} END")
 
-    def add_log1p(self, numbers: Sequence[int]) -> None:
-        """Take logarithms of 1 and chosen features; -1 and less are no use."""
-        self.add_on(numbers, "CASE WHEN {0} > -1 THEN LN(1 + {0}) END")
-
     def add_total(self, numbers: Sequence[int]) -> None:
         """Scale chosen features so that they add up; negative ones are no use."""
         listed, factor = [f"f{n}" for n in numbers], f"({_number(TOTAL)} / total)"
         self.add(lambda _, feature: feature, [f"{_sum(listed)} AS total", f"{_least(listed)} AS lowest"])
         self.add_on(numbers, f"CASE WHEN lowest < 0 THEN NULL WHEN total = 0 THEN {{0}} ELSE {{0}} * {factor} END")
 
-    def labelled(self, model: Model, kept: Sequence[str]) -> str:
+    def labelled(self, model: Model, centers: NDArray[np.float64], kept: Sequence[str]) -> str:
         """The whole statement: the lowest of the nearest centers; NULL where a feature is NULL."""
-        centers = model.wide_centers()
-        if centers.size * 12 > LONGEST:
-            raise InvalidInputError(_too_long(*centers.shape))
         d2 = [_sum([_square(f"f{j}", value) for j, value in enumerate(center)]) for center in centers]
-        self._parts.append(
-            _select([*self._kept, *(f"{each} AS d{c}" for c, each in enumerate(d2))], f"s{len(self._parts) - 1}")
-        )
-        distances = [f"d{c}" for c in range(len(centers))]
+        self._step([*self._kept, *(f"{each} AS d{c}" for c, each in enumerate(d2))])
         cases = " ".join(f"WHEN d{c} THEN {label}" for c, label in enumerate(model.names(np.arange(len(centers)))))
-        label = f"CASE {_least(distances)} {cases} END"
+        label = f"CASE {_least([f'd{c}' for c in range(len(centers))])} {cases} END"
         columns = [f"{alias} AS {self._dialect.name(name)}" for alias, name in zip(self._kept, kept, strict=True)]
         parts = ",\n".join(f"s{number} AS ({part})" for number, part in enumerate(self._parts))
-        last = f"s{len(self._parts) - 1}"
-        columns.append(f"{label} AS {self._dialect.name('cluster')}")
-        return f"WITH {parts}\n{_select(columns, last)}"
+        last = _select([*columns, f"{label} AS {self._dialect.name('cluster')}"], f"s{len(self._parts) - 1}")
+        return f"WITH {parts}\n{last}"
 
 
 def _add_steps(query: _Query, preparation: Preparation, n_features: int) -> None:
@@ -149,19 +145,17 @@ def _add_steps(query: _Query, preparation: Preparation, n_features: int) -> None
     for number, step in enumerate(preparation.steps):
         columns = preparation.columns_of(number)
         chosen = range(n_features) if columns is None else sorted(columns.numbers)
-        if step == FILL:
-            continue
-        if step in FOUND:
+        if step in FOUND and step != FILL:
             scaling = next(scalings)
             if isinstance(scaling, Table):
                 query.add(_clipped(scaling))
-                query.add_log1p(np.flatnonzero(scaling.logarithms).tolist())
+                query.add_on(np.flatnonzero(scaling.logarithms).tolist(), _LOG1P)
             query.add(_scaled(scaling, n_features))
         elif step == "log1p":
-            query.add_log1p(chosen)
+            query.add_on(chosen, _LOG1P)
         elif step == "total":
             query.add_total(chosen)
-        else:
+        elif step == "unit":
             query.add_unit(chosen)
 
 
@@ -196,13 +190,13 @@ def _features(estimator: Any, dialect: Dialect, columns: Any, n_features: int) -
         if known not in categories:
             found.append(f"CAST({quoted} AS {dialect.number})")
             continue
-        text, values = f"CAST({quoted} AS {dialect.text})", list(map(dialect.literal, categories[known]))
+        text, values = f"CAST({quoted} AS {dialect.text})", list(map(dialect.quoted, categories[known]))
         rest = "ELSE 0e0"
         if table.get("categories_unseen") != "ignore":  # once a column: one NULL is enough
             rest = f"WHEN {quoted} IS NULL OR {text} IN ({', '.join(values)}) THEN 0e0"
         rests = [rest, *["ELSE 0e0"] * (len(values) - 1)]
         found += [
-            f"CAST(CASE WHEN {text} = {value} THEN 1e0 {each} END AS {dialect.number})"
+            f"{_CELL} WHEN {text} = {value} THEN 1e0 {each} END AS {dialect.number})"
             for value, each in zip(values, rests, strict=True)
         ]
     if len(found) != n_features:
@@ -210,28 +204,6 @@ def _features(estimator: Any, dialect: Dialect, columns: Any, n_features: int) -
             f"columns make {len(found):,} features, and the model has {n_features:,}: columns of vectors have no SQL"
         )
     return found, renamed
-
-
-def _check(estimator: Any, model: Model) -> None:
-    """Refuse models that a statement cannot follow. Raises InvalidInputError."""
-    made = getattr(estimator, "fitted_on_", {}).get("made_with", {})
-    table = made.get("table", {})
-    reasons = {
-        "rows are assigned in a sketch": model.space != "original",
-        "its features are hashed words": "documents" in made,
-        "its features are days of dates": "dates" in table,
-        "its categories are hashed": "n_features" in table,
-    }
-    reason = next((each for each, holds in reasons.items() if holds), None)
-    if reason is not None:
-        raise InvalidInputError(f"to_sql cannot write this model: {reason}; use predict_to")
-
-
-def _too_long(n_clusters: int, n_features: int) -> str:
-    return (
-        f"the statement for {n_clusters:,} clusters of {n_features:,} features is longer than {LONGEST:,} characters; "
-        "use predict_to"
-    )
 
 
 def _select(columns: Sequence[str], source: str) -> str:
@@ -254,7 +226,7 @@ def _square(feature: str, center: float) -> str:
 
 
 def _least(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"LEAST({', '.join(names)})"
+    return f"LEAST({', '.join(names)})"
 
 
 def _sum(terms: Sequence[str]) -> str:
