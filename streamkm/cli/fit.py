@@ -51,7 +51,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         from streamkm.cli.summary import clusters_text, result_lines
         from streamkm.engine import open_cluster
         from streamkm.engine.checkpoint import RESULTS
-        from streamkm.estimators.fit_summary import cluster_summary, shown_clusters, summarize
+        from streamkm.estimators.files import cluster_summary, shown_clusters, summarize
         from streamkm.estimators.kmeans import StreamKMeans
 
         estimator, output, place = talk.prepare(run.estimator), run.output, Path(run.output.directory)
@@ -94,7 +94,7 @@ def _write(stage: Path, run: Run, estimator: Any, summary: dict[str, Any], sourc
     """Write labels, models and how documents were opened; a summary gets the pass that a table of labels takes."""
     from streamkm.cli import results
     from streamkm.cli.data import write_text_settings
-    from streamkm.estimators.fit_summary import add_pass
+    from streamkm.estimators.files import add_pass
 
     labelled = results.stage_labels(stage, estimator, run.output.labels, source)
     if labelled is not None:
@@ -174,7 +174,7 @@ def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bo
     if resume and restart:
         raise click.UsageError("--resume and --restart exclude each other")
     from streamkm.engine.checkpoint import saved_stages
-    from streamkm.estimators.files import limit_of_run, open_checkpoint
+    from streamkm.estimators.input_rows import limit_of_run, open_checkpoint
 
     plan = run.plan_for(source, limit_of_run(run.estimator, directory, restart=restart))
     with open_checkpoint(run.estimator, source, directory, plan, restart=restart) as saved:

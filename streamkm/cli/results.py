@@ -126,7 +126,7 @@ def results_page(
     place: Path, labels_format: str, summary: dict[str, Any], estimator: Any, image_shape: Sequence[int] | None
 ) -> str:
     """The report of a fit whose results will be at a place; with pictures of centers if rows are pixels."""
-    from streamkm.estimators.fit_summary import shown_clusters
+    from streamkm.estimators.files import shown_clusters
     from streamkm.reports.report import report_page
 
     if image_shape is not None and summary["clusters"]:

@@ -22,7 +22,7 @@ from streamkm.deduplication.plan import BorderRows, GatherPlan, invited, plan_ru
 from streamkm.deduplication.result import Deduplicated
 from streamkm.engine import Executor, local_executor, open_executor, under_limit
 from streamkm.engine.checkpoint import CheckpointWriter
-from streamkm.estimators.files import checkpoint_writer, limit_of_run
+from streamkm.estimators.input_rows import checkpoint_writer, limit_of_run
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.labelling import FewClustersWarning
 from streamkm.estimators.validation import check_choice, check_parameters

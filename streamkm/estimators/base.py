@@ -6,7 +6,6 @@ Each method checks what it is given and calls the module that does the work.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -17,12 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from streamkm.core.exceptions import StreamkmWarning
 from streamkm.estimators.files import load_model, save_model
 from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.labelling import (
     Labelling,
     held_centers,
+    known_labels,
     label_places,
     labelled,
     row_values,
@@ -32,8 +31,6 @@ from streamkm.estimators.labelling import (
 from streamkm.estimators.validation import check_weights
 from streamkm.passes.labels import HeldLabels, open_labels
 from streamkm.passes.predict import distances, nearest_d2, nearest_labels
-
-MANY_LABELS = 100_000_000  # rows whose labels are gathered from workers with a warning
 
 
 def set_parameters(estimator: Any, arguments: dict[str, Any]) -> None:
@@ -58,14 +55,6 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """The cluster of each row (n,); workers that have made the labels keep them until they are asked for."""
         if self._held_labels is None:
             raise AttributeError(f"{type(self).__name__} has no labels_; fit sets them")
-        n_rows = self._held_labels.n_rows
-        if n_rows > MANY_LABELS:
-            warnings.warn(
-                f"labels_ gathers the labels of {n_rows:,} rows from the workers into this process, 4 bytes each; "
-                f"dask_labels_ leaves them there, and fit(..., labels_to=...) has the workers write them",
-                StreamkmWarning,
-                stacklevel=3,
-            )
         return self._held_labels.gather()
 
     @cached_property
@@ -170,21 +159,14 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     @property
     def dask_labels_(self) -> Any:
         """`labels_` as a Dask array in blocks as high as those of the array, or the chunks, that were fitted."""
-        held = None if "labels_" in vars(self) else self._held_labels
-        if held is None:
-            check_is_fitted(self, "labels_")
         if self._label_blocks is None:
             raise AttributeError(
                 "dask_labels_ is there for Dask input and for fits on a Dask cluster only; labels_ has the labels"
             )
         from streamkm.sources.dask.arrays import dask_labels
 
-        heights, known = self._label_blocks
-        return dask_labels(self.labels_ if held is None else held.to_dask(), heights, known=known)
-
-    def fit_predict(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[np.int32]:
-        """Cluster the rows of X and return their labels (n,)."""
-        return self.fit(X, sample_weight=sample_weight).labels_
+        labels, (heights, known) = known_labels(self), self._label_blocks
+        return dask_labels(labels.to_dask() if labels is self._held_labels else labels, heights, known=known)
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Distances of the rows to all centers, in the space of the assignment; one pass.
@@ -197,10 +179,6 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         check_is_fitted(self, "model_")
         n_clusters = self._n_features_out
         return row_values(self, X, "transform", distances, np.empty((0, n_clusters)), n_clusters)
-
-    def fit_transform(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[Any]:
-        """Cluster the rows of X and return their distances to all centers (n, k)."""
-        return self.fit(X, sample_weight=sample_weight).transform(X)
 
     def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
         """Give minus the weighted sum of squared distances to the nearest centers; one pass.

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import BaseKMeans
-from streamkm.estimators.fit_summary import result_facts, shown_clusters, summarize
+from streamkm.estimators.files import result_facts, shown_clusters, summarize
 from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.labelling import current_model, known_labels, known_means
 from streamkm.estimators.sql import label_query

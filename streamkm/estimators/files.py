@@ -1,15 +1,16 @@
-"""Models in files: what `save` keeps of a fitted estimator, and what `load` makes of it."""
+"""What a fitted estimator has to tell, as values: model files that `load` reads, summaries, and what reports say.
+
+How these values look is not decided here.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from importlib import import_module
-from numbers import Integral
-from pathlib import Path
-from types import MappingProxyType
+from importlib.metadata import version
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,18 +18,22 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.fit_info import FitInfo
 from streamkm.cluster.model import Model, read_stream
-from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.profile import euclidean_distances
+from streamkm.core import __version__
 from streamkm.core.atomic_io import check_new
-from streamkm.core.exceptions import ClusterError, InvalidParameterError, ModelFileError
-from streamkm.core.memory import given_process_memory, is_given, with_process_memory
-from streamkm.engine.checkpoint import PROCESS, Checkpoint, CheckpointWriter, load_record, saved_stages
-from streamkm.estimators.labelling import current_model, known_means, rounded_centers, set_model
-from streamkm.estimators.validation import OF_THIS_RUN, digest, given_start, plain
+from streamkm.core.display import displayed
+from streamkm.core.exceptions import InvalidParameterError, ModelFileError
+from streamkm.core.progress import Stage
+from streamkm.estimators.labelling import current_model, known_labels, known_means, rounded_centers, set_model
+from streamkm.estimators.validation import OF_THIS_RUN, given_start, plain
 from streamkm.fitting.streams.stream import Stream
-from streamkm.planning.plan import Plan
-from streamkm.sketches import OPTIONS, Sketch, full_options, sketch_from_dict
+from streamkm.metrics.cluster_summary import ClusterSummary
+from streamkm.metrics.clusters import mean_silhouette, whole
+from streamkm.passes.excerpts import row_ids, rows_as_values
+from streamkm.passes.labels import count_skipped
+from streamkm.reports.report import cautions, check_image_shape, with_pictures
+from streamkm.sketches import OPTIONS, Sketch, sketch_from_dict
 from streamkm.sources.base import RowSource
-from streamkm.sources.fingerprints import fingerprint
 
 ESTIMATORS = ("StreamKMeans", "StreamKernelKMeans", "IncrementalKMeans")  # what `streamkm` exports
 
@@ -39,8 +44,6 @@ def load_estimator(path: str | os.PathLike[str]) -> Any:
     Raises ModelFileError if the file is no saved model, damaged, or of an estimator that this release does not have.
     """
     name = FitInfo.load(path).estimator
-    if name is None:  # written before files named it
-        name = "StreamKernelKMeans" if "kernel" in Model.load(path)[1] else "StreamKMeans"
     if name not in ESTIMATORS:
         known = ", ".join(ESTIMATORS)
         raise ModelFileError(f"{os.fspath(path)} was saved by {name!r}; this release loads models of {known}")
@@ -60,11 +63,10 @@ _ARRAYS = ("profile", "deviations", "words", "tfidf")  # of these, what is no JS
 def save_model(estimator: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Write the model of a fitted estimator to a file; see `BaseKMeans.save`."""
     check_new(path, overwrite=overwrite)
-    parameters = estimator.get_params()
-    apart = (*OF_THIS_RUN, *(["init"] if callable(parameters["init"]) else []))  # no file holds functions
-    parameters = {name: value for name, value in parameters.items() if name not in apart}
-    if "init" in parameters:  # else what is loaded starts as by default
-        parameters["init"] = given_start(parameters["init"])
+    parameters = {name: value for name, value in estimator.get_params().items() if name not in OF_THIS_RUN}
+    init = given_start(parameters.pop("init"))
+    if not callable(init):  # no file holds functions: what is loaded starts as by default
+        parameters["init"] = init
     kept = {name: getattr(estimator, attribute, None) for name, attribute in _KEPT.items()}
     values = {name: value if name in _ARRAYS else plain(value) for name, value in kept.items()}
     known = (each.__name__ for each in type(estimator).__mro__ if each.__module__.startswith("streamkm."))
@@ -92,10 +94,10 @@ def load_model(made: type[Loaded], path: str | os.PathLike[str]) -> Loaded:
     means = {} if model.means is None else {"cluster_means_": model.means}
     set_model(estimator, model, cluster_centers_=model.centers, **means)
     estimator.preparation_ = model.preparation
+    kinds = {"feature_names": object, "counts": np.float64}
     for name, attribute in _KEPT.items():
         value = getattr(fit, name)
         if value is not None:
-            kinds = {"feature_names": object, "counts": np.float64}
             setattr(estimator, attribute, np.array(value, kinds[name]) if name in kinds else value)
     state = read_stream(path)
     if state is not None:
@@ -130,81 +132,144 @@ def _read_options(name: str, given: Any, made: Sketch) -> Any:
     return sketch_from_dict(given, {}, made=False) if lacks else made
 
 
-def limit_of_run(
-    estimator: Any, directory: str | os.PathLike[str] | Checkpoint | None, *, restart: bool = False
-) -> Any:
-    """The estimator's `memory_limit`; of a run that is continued, with what the process held that began it.
+_PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
+_OF_FITS = ("distortion", "n_passes", "n_iter", "converged", "seed")  # attributes that not every estimator has
+_STAGE = ("name", "seconds", "read_bytes", "rows")
+JUDGED_PER_CLUSTER, FEWEST_JUDGED, MOST_JUDGED = 10, 500, 2000  # rows that silhouettes are taken of
+MOST_DESCRIBED = 5000  # clusters: comparing all of them takes time by their square
 
-    Another process may hold more or less: the plan, and with it the result, would be another one.
+
+def cluster_summary(estimator: Any) -> ClusterSummary | None:
+    """What is in each cluster; None where it is not known, and of very many clusters."""
+    described = getattr(estimator, "feature_deviations_", None) is not None or hasattr(estimator, "kernel")
+    return estimator.summary() if described and len(estimator.counts_) <= MOST_DESCRIBED else None
+
+
+def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, Any]:
+    """Gather what streamkm.json and a report say, as JSON values.
+
+    `estimator`: of clusters, fitted. `found`: its `cluster_summary`, where that is known. The result: ``data``,
+    ``result``, ``clusters``, ``stages``, ``history``, ``parameters`` and ``versions``. Numbers that are not finite, and
+    what streams and loaded models do not know, are null; clusters are null where no more is known than their sizes.
+    ``cautions`` are sentences.
     """
-    limit = estimator.memory_limit
-    if directory is None or restart or not is_given(limit) or given_process_memory(limit) is not None:
-        return limit
-    is_begun = isinstance(directory, Checkpoint) or saved_stages(directory)
-    begun = load_record(Path(directory), PROCESS) if is_begun else None
-    return limit if begun is None else with_process_memory(limit, int(begun[1]["bytes"]))
+    found = found or cluster_summary(estimator)
+    profile, labels = getattr(estimator, "profile_", None), known_labels(estimator)
+    is_fit = hasattr(estimator, "n_samples_")  # else a stream, whose labels are those of its last rows
+    n_skipped = count_skipped(labels) if is_fit and labels is not None else None
+    n_samples = estimator.n_samples_ if is_fit else estimator.n_samples_seen_
+    fitted_on: dict[str, Any] = estimator.fitted_on_ if is_fit else {"name": "rows of a stream", "stored_bytes": None}
+    missing = getattr(estimator, "missing_", None)
+    stages: Sequence[Stage] = getattr(estimator, "stages_", ())
+    summary: dict[str, Any] = {
+        "data": {
+            "name": displayed(fitted_on["name"]),
+            "n_samples": n_samples,
+            "n_skipped": n_skipped,
+            "n_blank": 0 if profile is None else int(profile.n_blank.sum()),
+            "missing": None if missing is None else str(missing),
+            "n_features": estimator.n_features_in_,
+            "stored_bytes": fitted_on["stored_bytes"],
+        },
+        "result": {
+            **{name: getattr(estimator, f"{name}_", None) for name in _OF_FITS},
+            "n_clusters": len(estimator.counts_),
+            "objective_per_row": estimator.inertia_ / max(n_samples - (n_skipped or 0), 1),
+            "n_components": estimator.sketch_.n_components,
+            "assign_space": estimator.assign_space_,
+            "process_memory": fitted_on.get("process_memory"),
+            "counts": [whole(count) for count in estimator.counts_.tolist()],
+            "ids": estimator.cluster_ids_.tolist() if hasattr(estimator, "cluster_ids_") else None,
+        },
+        "seconds": sum(stage.seconds for stage in stages) if stages else None,
+        "stages": [{name: getattr(stage, name) for name in _STAGE} for stage in stages],
+        "history": getattr(estimator, "history_", []),
+        "parameters": estimator.get_params(),
+        "versions": {"streamkm": __version__, "python": platform.python_version()}
+        | {name: version(name) for name in _PACKAGES},
+    }
+    if hasattr(estimator, "trace_residual_"):
+        summary["result"] |= {"trace_residual": estimator.trace_residual_, "gamma": estimator.kernel_.gamma}
+    summary["result"] |= result_facts(estimator) | _silhouette(estimator)
+    summary |= {
+        "clusters": None if found is None else found.to_dicts(),
+        "by_words": found is not None and found.by_words,
+        "cautions": list(cautions((), summary["result"]) if found is None else found.cautions),
+    }
+    values: dict[str, Any] = plain(summary)
+    return values
 
 
-@contextmanager
-def checkpoint_writer(
-    estimator: Any,
-    source: RowSource,
-    checkpoint: str | os.PathLike[str] | Checkpoint | None,
-    plan: Plan | None,
-    weights: NDArray[np.float64] = NO_WEIGHTS,
-    more: Mapping[str, Any] = MappingProxyType({}),
-) -> Iterator[CheckpointWriter]:
-    """Keep what a fit or an update does in its `checkpoint`; a directory is removed at the end."""
-    if checkpoint is None or isinstance(checkpoint, Checkpoint):
-        yield CheckpointWriter(checkpoint)
-        return
-    with open_checkpoint(estimator, source, checkpoint, plan, weights=weights, more=more) as opened:
-        yield CheckpointWriter(opened)
-        opened.complete()
+def add_pass(summary: dict[str, Any], stage: Stage) -> None:
+    """Add a pass to a summary that was made before it, in place."""
+    summary["stages"].append({name: getattr(stage, name) for name in _STAGE})
+    summary["seconds"] += stage.seconds
+    summary["result"]["n_passes"] += 1
 
 
-@contextmanager
-def open_checkpoint(
-    estimator: Any,
-    source: RowSource,
-    directory: str | os.PathLike[str],
-    plan: Plan | None,
-    *,
-    weights: NDArray[np.float64] = NO_WEIGHTS,
-    restart: bool = False,
-    more: Mapping[str, Any] = MappingProxyType({}),
-) -> Iterator[Checkpoint]:
-    """Take a directory for a fit of `source`, or continue the fit that it is of; see `Checkpoint.open`.
+def shown_clusters(
+    estimator: Any, clusters: Sequence[Mapping[str, Any]], source: RowSource | None, image_shape: Any
+) -> list[dict[str, Any]]:
+    """What a report says of clusters, with the ids of their typical rows, and with pictures, where these are wanted.
 
-    `plan`: of the estimator for the source; None for an update. `more`: settings that parameters do not tell.
-
-    Notes
-    -----
-    What makes it the same fit: the source's files, the parameters, and the sizes that were chosen by them; not the
-    executor, nor how progress is shown.
+    `clusters`: of `summarize`. `source`: the rows that were fitted, which are read once more. `image_shape` (height,
+    width) or (height, width, 3): of rows of pixels. Raises InvalidParameterError: an `image_shape` that rows do not
+    have.
     """
-    apart = (*OF_THIS_RUN, "progress", "memory_limit")
-    given = {name: value for name, value in estimator.get_params().items() if name not in apart}
-    init = given_start(given["init"])
-    given["init"] = digest(init) if isinstance(init, np.ndarray) else init
-    settings = {name: plain(full_options(name, value) if name in OPTIONS else value) for name, value in given.items()}
-    chosen = ("chunk_bytes", "sketch", "n_components", "cluster_on", "sample_rows", "assign_space")
-    settings |= {} if plan is None else {f"chosen {name}": getattr(plan, name) for name in chosen}
-    seed = estimator.random_state
-    begun_with = int(seed) if isinstance(seed, Integral) else None
-    settings |= {"random_state": begun_with, "weights": digest(weights), **more}
-    restart = restart or not saved_stages(directory)
-    with Checkpoint.open(directory, {"source": fingerprint(source), "settings": settings}, restart=restart) as saved:
-        if plan is not None and is_given(estimator.memory_limit) and saved.load(PROCESS) is None:
-            saved.save(PROCESS, {}, {"bytes": plan.process_memory})
-        try:
-            yield saved
-        except BaseException as error:
-            if not saved_stages(directory):
-                saved.discard()
-            elif isinstance(error, ClusterError):
-                raise ClusterError(
-                    f"{error}; what was done is kept in {os.fspath(directory)}: the same fit with this checkpoint, or "
-                    f"streamkm fit --resume, goes on from there, on another cluster or on none, to the same result"
-                ) from error
-            raise
+    if image_shape is not None and estimator.assign_space_ != "original":
+        raise InvalidParameterError(f"image_shape={image_shape!r}; centers of a sketch or a kernel are no pictures")
+    told, names = [dict(row) for row in clusters], ("typical", "outlying")
+    shape = None if image_shape is None else check_image_shape(image_shape, estimator.n_features_in_)
+    values: dict[int, NDArray[Any]] = {}
+    preparation = estimator.model_.preparation
+    if source is not None:
+        wanted = sorted({each["row"] for row in told for name in names for each in row[name]})
+        ids = row_ids(source, wanted)
+        for row in told:
+            row |= {name: [{**each, "id": ids.get(each["row"])} for each in row[name]] for name in names}
+        values = {} if shape is None else rows_as_values(source, wanted)
+    if shape is None:
+        return told
+    centers = estimator.model_.wide_centers()
+    if preparation is not None and preparation.is_invertible:
+        centers = preparation.undone(centers)
+    elif preparation is not None:
+        values = {row: np.asarray(preparation.apply(each[None]))[0] for row, each in values.items()}
+    return with_pictures(told, centers, shape, values)
+
+
+def result_facts(estimator: Any) -> dict[str, Any]:
+    """Objective, what the sample predicted, explained share of the variance and simplified silhouette, where known."""
+    names = ("expected_inertia", "expected_inertia_error", "possible_gain")
+    shares = {name: getattr(estimator, f"{name}_") for name in names if hasattr(estimator, f"{name}_")}
+    shares["objective"] = estimator.inertia_
+    counts, total = estimator.counts_, float(estimator.counts_.sum())
+    in_features = estimator.assign_space_ == "original" and not hasattr(estimator, "trace_residual_")
+    means = known_means(estimator) if in_features else None
+    if means is not None and total > 0:
+        everywhere = counts @ means / total
+        between = float(counts @ np.einsum("ij,ij->i", means, means)) - total * float(everywhere @ everywhere)
+        if between + estimator.inertia_ > 0:
+            shares["explained"] = max(0.0, between) / (max(0.0, between) + estimator.inertia_)
+    profile = getattr(estimator, "profile_", None)
+    if profile is not None and len(counts) > 1 and total > 0 and np.isfinite(profile.sums).all():
+        shares["simplified_silhouette"] = float(profile.sums[:, 1].sum()) / total
+    return shares
+
+
+def _silhouette(estimator: Any) -> dict[str, Any]:
+    """The silhouette of sampled rows, where the estimator holds enough of them for each cluster."""
+    if "sketch_sample_" not in vars(estimator):
+        return {}
+    n_clusters, labels = len(estimator.counts_), estimator.sample_labels_
+    n_rows = min(len(labels), MOST_JUDGED, max(FEWEST_JUDGED, JUDGED_PER_CLUSTER * n_clusters))
+    if n_rows < JUDGED_PER_CLUSTER * n_clusters:
+        return {}
+    drawn = np.random.RandomState(0).permutation(len(labels))[:n_rows]  # as scikit-learn draws its sample_size
+    mean, error = mean_silhouette(euclidean_distances(estimator.sketch_sample_[drawn]), labels[drawn])
+    return {
+        "silhouette": mean,
+        "silhouette_error": error,
+        "silhouette_rows": n_rows,
+        "silhouette_sketched": not estimator.sketch_.is_identity,
+    }

@@ -1,23 +1,36 @@
-"""The rows that users give to an estimator: opened, validated, their features compared with those of the fit."""
+"""The rows that users give: opened, validated, compared with those of the fit; and the checkpoint of what is done."""
 
 from __future__ import annotations
 
+import os
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Integral
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
-from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
+from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.core.exceptions import ClusterError, InvalidInputError, StreamkmWarning
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked, is_sparse, with_nan
-from streamkm.estimators.validation import Weights, check_weights, is_in_memory
+from streamkm.core.memory import given_process_memory, is_given, with_process_memory
+from streamkm.engine.checkpoint import PROCESS, Checkpoint, CheckpointWriter, load_record, saved_stages
+from streamkm.estimators.validation import OF_THIS_RUN, Weights, check_weights, digest, given_start, is_in_memory, plain
 from streamkm.passes.reader import Invalid
+from streamkm.planning.plan import Plan
+from streamkm.sketches import OPTIONS, full_options
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.documents.hashed import HashedText, TfIdfRows
+from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.fitted_tables import options_for, table_options
 from streamkm.sources.frames import (
     check_names_once,
@@ -33,12 +46,13 @@ from streamkm.sources.memory.iterables import IterableSource
 from streamkm.sources.open import store_of
 
 _LONGEST = 40  # characters of a value that are shown
+_ENCODE = 'a frame X as open_source(X, categories="onehot")'
 
 
 def _reason(X: Any, name: str) -> str | None:
     """What is wrong with X; None where it is something else than what its values are and how they lie."""
     if is_frame(X):
-        columns = ((np.asarray(X[column]), f"column {column!r} of the {name}") for column in X.columns)
+        columns = ((np.asarray(X[column])[:, None], f"column {column!r} of the {name}") for column in X.columns)
         return next((told for values, what in columns if (told := _of_values(values, what, in_frame=True))), None)
     try:
         values = X if sp.issparse(X) else np.asarray(X)
@@ -49,12 +63,8 @@ def _reason(X: Any, name: str) -> str | None:
         return f"{name} holds records ({values.dtype}); needed: rows of features. Pass {made}"
     if values.ndim == 2 or values.dtype.kind == "c":
         return _of_values(values, name)
-    if values.ndim == 0:
-        return f"{name} is one value; needed: rows of features, of shape (n, d)"
-    remedy = "X.reshape(len(X), -1) makes each sample one row"
-    if values.ndim == 1:
-        remedy = "X.reshape(1, -1) if it is one row, X.reshape(-1, 1) if its values are rows of one feature"
-    return f"{name} has shape {values.shape}; needed: rows of features, (n, d). Reshape your data: {remedy}"
+    shape = f"{name} has shape {values.shape}; needed: rows of features, (n, d). Reshape your data"
+    return f"{shape}: X.reshape(1, -1) if it is one row, X.reshape(len(X), -1) if it has a row for each sample"
 
 
 def _of_values(values: Any, what: str, *, in_frame: bool = False) -> str | None:
@@ -63,40 +73,30 @@ def _of_values(values: Any, what: str, *, in_frame: bool = False) -> str | None:
     if kind == "c":
         return f"Complex data not supported: {what} holds {values.dtype}; pass real and imaginary parts as features"
     if in_frame and kind in "Mm":
-        return (
-            f"{what} has type {values.dtype}; features must be numbers. Drop or convert that column, or read days: "
-            'open_source(X, dates="days")'
-        )
-    for at, value in enumerate(values.ravel().tolist() if kind in "OUS" else []):
+        remedy = 'Drop or convert that column, or read days: open_source(X, dates="days")'
+        return f"{what} has type {values.dtype}; features must be numbers. {remedy}"
+    for (row, column), value in np.ndenumerate(values.astype(object)) if kind in "OUS" else ():
         try:
             float(np.nan if value is None else value)  # as NumPy has it
         except (TypeError, ValueError) as error:
-            text, problem = repr(value), str(error).split(":")[0]
+            text = repr(value)
             shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-            shown, needed = f"the text {shown}" if isinstance(value, str) else shown, "features must be numbers"
+            shown = f"the text {shown}" if isinstance(value, str) else shown
+            place, at = f"row {row:,}, column {column:,} of the {what}", ""
             if in_frame:
-                return (
-                    f"{what} contains {shown} in row {at:,}; {needed} ({problem}). Drop that column, or encode it: "
-                    'open_source(X, categories="onehot")'
-                )
-            row, column = divmod(at, values.shape[1])
-            return (
-                f"row {row:,}, column {column:,} of the {what} contains {shown}; {needed} ({problem}). Drop or encode "
-                "that column"
-            )
+                place, at = what, f" in row {row:,}"
+            needed = f"features must be numbers ({str(error).split(':')[0]})"
+            return f"{place} contains {shown}{at}; {needed}. Drop or encode that column: {_ENCODE}"
     return None
 
 
 def _ragged(X: Any) -> str | None:
     """Which of some rows has another length than the first."""
-    try:
-        lengths = [len(row) for row in X]
-    except TypeError:
+    if any(np.ndim(row) == 0 for row in X if not isinstance(row, list | tuple)):
         return "a list holds rows and single values; needed: rows of one length"
-    row = next((row for row, length in enumerate(lengths) if length != lengths[0]), None)
-    if row is None:
-        return None
-    return f"row {row:,} has {lengths[row]:,} values, and row 0 has {lengths[0]:,}; needed: rows of one length"
+    row = next((row for row in range(len(X)) if len(X[row]) != len(X[0])), None)
+    needed = "needed: rows of one length"
+    return None if row is None else f"row {row:,} has {len(X[row]):,} values, and row 0 has {len(X[0]):,}; {needed}"
 
 
 def read_invalid(estimator: Any) -> Invalid:
@@ -222,3 +222,77 @@ def open_weighted(
     weights = check_weights(sample_weight)
     weights.check_rows(source.n_rows, source.name)
     return source, weights
+
+
+def limit_of_run(estimator: Any, directory: Any, *, restart: bool = False) -> Any:
+    """The estimator's `memory_limit`; of a run that is continued, with what the process held that began it.
+
+    Another process may hold more or less: the plan, and with it the result, would be another one.
+    """
+    limit = estimator.memory_limit
+    if directory is None or restart or not is_given(limit) or given_process_memory(limit) is not None:
+        return limit
+    is_begun = isinstance(directory, Checkpoint) or saved_stages(directory)
+    begun = load_record(Path(directory), PROCESS) if is_begun else None
+    return limit if begun is None else with_process_memory(limit, int(begun[1]["bytes"]))
+
+
+@contextmanager
+def checkpoint_writer(
+    estimator: Any,
+    source: RowSource,
+    checkpoint: str | os.PathLike[str] | Checkpoint | None,
+    plan: Plan | None,
+    weights: NDArray[np.float64] = NO_WEIGHTS,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[CheckpointWriter]:
+    """Keep what a fit or an update does in its `checkpoint`; a directory is removed at the end."""
+    if checkpoint is None or isinstance(checkpoint, Checkpoint):
+        yield CheckpointWriter(checkpoint)
+        return
+    with open_checkpoint(estimator, source, checkpoint, plan, weights=weights, more=more) as opened:
+        yield CheckpointWriter(opened)
+        opened.complete()
+
+
+@contextmanager
+def open_checkpoint(
+    estimator: Any,
+    source: RowSource,
+    directory: str | os.PathLike[str],
+    plan: Plan | None,
+    *,
+    weights: NDArray[np.float64] = NO_WEIGHTS,
+    restart: bool = False,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[Checkpoint]:
+    """Take a directory for a fit of `source`, or continue the fit that it is of; see `Checkpoint.open`.
+
+    `plan`: of the estimator for the source; None for an update. `more`: settings that parameters do not tell.
+    The source's files, the parameters and the sizes that were chosen by them make it the same fit.
+    """
+    apart = (*OF_THIS_RUN, "progress", "memory_limit")
+    given = {name: value for name, value in estimator.get_params().items() if name not in apart}
+    init = given_start(given["init"])
+    given["init"] = digest(init) if isinstance(init, np.ndarray) else init
+    settings = {name: plain(full_options(name, value) if name in OPTIONS else value) for name, value in given.items()}
+    chosen = ("chunk_bytes", "sketch", "n_components", "cluster_on", "sample_rows", "assign_space")
+    settings |= {} if plan is None else {f"chosen {name}": getattr(plan, name) for name in chosen}
+    seed = estimator.random_state
+    begun_with = int(seed) if isinstance(seed, Integral) else None
+    settings |= {"random_state": begun_with, "weights": digest(weights), **more}
+    restart = restart or not saved_stages(directory)
+    with Checkpoint.open(directory, {"source": fingerprint(source), "settings": settings}, restart=restart) as saved:
+        if plan is not None and is_given(estimator.memory_limit) and saved.load(PROCESS) is None:
+            saved.save(PROCESS, {}, {"bytes": plan.process_memory})
+        try:
+            yield saved
+        except BaseException as error:
+            if not saved_stages(directory):
+                saved.discard()
+            elif isinstance(error, ClusterError):
+                raise ClusterError(
+                    f"{error}; what was done is kept in {os.fspath(directory)}: the same fit with this checkpoint, or "
+                    f"streamkm fit --resume, goes on from there, on another cluster or on none, to the same result"
+                ) from error
+            raise

@@ -23,8 +23,7 @@ from streamkm.engine import under_limit
 from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
 from streamkm.estimators.base import set_parameters
 from streamkm.estimators.describe import DescribedKMeans
-from streamkm.estimators.files import checkpoint_writer, limit_of_run
-from streamkm.estimators.input_rows import open_rows, open_weighted
+from streamkm.estimators.input_rows import checkpoint_writer, limit_of_run, open_rows, open_weighted
 from streamkm.estimators.kmeans import resources_of
 from streamkm.estimators.labelling import set_fitted
 from streamkm.estimators.validation import (

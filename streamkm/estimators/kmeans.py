@@ -22,9 +22,8 @@ from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threa
 from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
 from streamkm.estimators.base import set_parameters
 from streamkm.estimators.describe import DescribedKMeans
-from streamkm.estimators.files import checkpoint_writer, limit_of_run
 from streamkm.estimators.incremental import IncrementalKMeans, incremental_from
-from streamkm.estimators.input_rows import open_rows, open_weighted, read_invalid
+from streamkm.estimators.input_rows import checkpoint_writer, limit_of_run, open_rows, open_weighted, read_invalid
 from streamkm.estimators.labelling import label_places, set_fitted, write_label_table
 from streamkm.estimators.validation import (
     ClusterMetric,
@@ -505,11 +504,6 @@ class StreamKMeans(DescribedKMeans):
         asked: Any = sketch if is_sketch(sketch) else sketch_class(str(sketch))
         tags.input_tags.sparse = asked.takes_sparse
         return tags
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("partial_fit", "merge"):
-            raise AttributeError(f"StreamKMeans has no {name}; IncrementalKMeans has: incremental() makes it of a fit")
-        return object.__getattribute__(self, name)
 
 
 def resources_of(given: Any, memory_limit: Any, **more: Any) -> Resources:

@@ -22,7 +22,7 @@ from streamkm.cluster.tracking.transition import UpdateRows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import is_on_cluster, local_executor
 from streamkm.estimators.describe import feature_namer
-from streamkm.estimators.files import checkpoint_writer
+from streamkm.estimators.input_rows import checkpoint_writer
 from streamkm.estimators.labelling import Labelling
 from streamkm.estimators.validation import Weights, centers_dtype, digest
 from streamkm.fitting.streams.clusters import FollowSettings, StreamSettings

@@ -64,7 +64,7 @@ def _environment() -> Environment:
 def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps: str) -> str:
     """Render the report.
 
-    `facts`: of `streamkm.estimators.fit_summary.summarize`. `figures`: "map" and "Sizes", above the table.
+    `facts`: of `streamkm.estimators.files.summarize`. `figures`: "map" and "Sizes", above the table.
     `next_steps`: commands or lines of Python that go on from here. Returns str: HTML that needs no other file. Raises
     KeyError, UndefinedError: if something is missing.
     """

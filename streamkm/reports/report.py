@@ -66,7 +66,7 @@ def write_page(path: str | os.PathLike[str], text: str) -> None:
 def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -> str:
     """Make the page of a report; without matplotlib it has no figures, which is logged.
 
-    `facts`: of `streamkm.estimators.fit_summary.summarize`. `next_steps`: commands or lines of Python that go on from
+    `facts`: of `streamkm.estimators.files.summarize`. `next_steps`: commands or lines of Python that go on from
     here. Raises KeyError, UndefinedError: if something is missing in `facts`.
     """
     counts = facts["result"]["counts"]
@@ -172,7 +172,7 @@ def with_pictures(
 
     Without matplotlib, whose library for images it takes, there are none.
 
-    `clusters`: as `streamkm.estimators.fit_summary.summarize` has them. `centers`: float64 (k, d). `shape`: of
+    `clusters`: as `streamkm.estimators.files.summarize` has them. `centers`: float64 (k, d). `shape`: of
     `check_image_shape`. `rows`: mapping of int to ndarray (d,), example rows, by number.
     """
     if not has_matplotlib():

@@ -12,8 +12,7 @@ from distributed import Client
 from sklearn.base import clone
 
 from streamkm import StreamKMeans
-from streamkm.core.exceptions import ClusterError, StreamkmWarning
-from streamkm.estimators import base
+from streamkm.core.exceptions import ClusterError
 from tests.dask_processes import N_WORKERS, Relay, assert_same_bits
 
 N_ROWS, D = 200_000, 4
@@ -168,14 +167,3 @@ def test_labels_are_gone_with_the_client(cluster, path, wanted):
     np.testing.assert_array_equal(gathered.labels_, wanted.labels_)
     np.testing.assert_array_equal(gathered.dask_labels_.compute(scheduler="sync"), wanted.labels_)
     np.testing.assert_array_equal(model.fit(path).labels_, wanted.labels_)
-
-
-def test_many_labels_are_gathered_with_a_warning(client, path, wanted, monkeypatch):
-    monkeypatch.setattr(base, "MANY_LABELS", N_ROWS - 1)
-    model = fit_on(client, path)
-    with pytest.warns(StreamkmWarning, match=r"of 200,000 rows .*dask_labels_ .*labels_to=") as told:
-        labels = model.labels_
-    assert [warning.filename for warning in told] == [__file__]
-    np.testing.assert_array_equal(labels, wanted.labels_)
-    monkeypatch.setattr(base, "MANY_LABELS", N_ROWS)
-    _ = fit_on(client, path).labels_

@@ -24,7 +24,7 @@ TRIPS = pd.DataFrame({"miles": ROWS[:, 0], "payment": ["card", "cash"] * 20, "fa
 REFUSED = {
     "one dimension": (ROWS[:, 0], r"array has shape \(40,\); needed: rows of features.*X\.reshape\(1, -1\)"),
     "three dimensions": (ROWS[:, :, None], r"array has shape \(40, 3, 1\).*X\.reshape\(len\(X\), -1\)"),
-    "no dimension": (np.array(3.0), r"array is one value; needed: rows"),
+    "no dimension": (np.array(3.0), r"array has shape \(\); needed: rows"),
     "complex": (ROWS + 1j, r"array holds complex128; pass real and imaginary parts as features"),
     "complex sparse": (sp.csr_array(ROWS + 1j), r"array holds complex128; pass real"),
     "text": (
@@ -37,7 +37,7 @@ REFUSED = {
     "rows and values": ([[1.0, 2.0], 3.0], r"a list holds rows and single values"),
     "frame of text": (
         TRIPS,
-        r"column 'payment' of the data frame contains the text 'card' in row 0.*Drop that column.*open_source\(X,",
+        r"column 'payment' of the data frame contains the text 'card' in row 0.*Drop or encode.*open_source\(X,",
     ),
     "complex frame": (pd.DataFrame({"x": ROWS[:, 0] + 1j}), r"column 'x' of the data frame holds complex128"),
 }

@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from streamkm import KernelOptions, Nystroem, StreamKernelKMeans, StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
-from streamkm.estimators.fit_summary import summarize
+from streamkm.estimators.files import summarize
 from streamkm.estimators.validation import plain
 from streamkm.fitting.kernel.maps import kernel_objective
 from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, METHODS

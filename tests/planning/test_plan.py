@@ -21,7 +21,7 @@ from streamkm.cluster.centers.neighbours import neighbours_bytes
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import is_given, memory_limit_bytes
-from streamkm.estimators.fit_summary import summarize
+from streamkm.estimators.files import summarize
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.passes.assign import LABEL_BYTES
 from streamkm.planning import memory, memory_budget, process

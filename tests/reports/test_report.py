@@ -29,7 +29,7 @@ from streamkm.core.exceptions import (
     MissingDependencyError,
     OutputError,
 )
-from streamkm.estimators.fit_summary import summarize
+from streamkm.estimators.files import summarize
 from streamkm.reports.maps import ClusterMap, apart, cluster_map
 from streamkm.reports.page import render_page
 from streamkm.reports.report import report_page
