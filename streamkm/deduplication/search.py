@@ -25,7 +25,7 @@ from streamkm.engine.checkpoint import CheckpointWriter
 from streamkm.estimators.input_rows import checkpoint_writer, limit_of_run
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.labelling import FewClustersWarning
-from streamkm.estimators.validation import check_choice, check_parameters
+from streamkm.estimators.validation import check_parameters, check_value, one_of
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.planning.memory_budget import accepted
@@ -144,8 +144,8 @@ def check_options(threshold: Any, keep: Any, invalid: Any) -> None:
     number = isinstance(threshold, Real) and not isinstance(threshold, bool)
     if not number or not 0 < float(threshold) <= 1:
         raise InvalidParameterError(f"threshold={threshold!r}; needed: a cosine above 0 and at most 1, as 0.95")
-    check_choice("keep", keep, ("nearest", "farthest"))
-    check_choice("invalid", invalid, ("raise", "skip"))
+    check_value("keep", keep, one_of(("nearest", "farthest")))
+    check_value("invalid", invalid, one_of(("raise", "skip")))
 
 
 def default_clusters(source: RowSource) -> int:

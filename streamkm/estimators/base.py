@@ -47,8 +47,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     _label_blocks: tuple[tuple[int, ...], bool] | None = None
     _held_labels: HeldLabels | None = None
+    # centers and means with the features that occur alone, by their attributes, where these are few of all
     _narrow: Mapping[str, NDArray[Any]] = MappingProxyType({})
-    """Centers and means with the features that occur alone, by their attributes, where these are few of all."""
 
     @cached_property
     def labels_(self) -> Any:
@@ -135,17 +135,16 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
         Parameters
         ----------
-        X : frame of pandas, polars (also lazy) or Dask, or AnnData object
-            With the features of the fit, taken by name; frames may have more columns.
+        X : frame of pandas, polars (also lazy) or Dask
+            With the features of the fit, taken by name; there may be more columns.
         column : str, default="cluster"
         overwrite : bool
             Whether a column of this name may be replaced.
 
         Returns
         -------
-        frame or AnnData
-            A new frame with the column, lazy for Dask's: labels are found when it is computed. AnnData gets the column
-            of `obs`, of categories "0", "1", ..., in place.
+        frame
+            A new frame with the column, lazy for Dask's: labels are found when it is computed.
 
         Raises
         ------
@@ -160,13 +159,11 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     def dask_labels_(self) -> Any:
         """`labels_` as a Dask array in blocks as high as those of the array, or the chunks, that were fitted."""
         if self._label_blocks is None:
-            raise AttributeError(
-                "dask_labels_ is there for Dask input and for fits on a Dask cluster only; labels_ has the labels"
-            )
+            raise AttributeError("dask_labels_ is there for Dask input and for fits on a Dask cluster only")
         from streamkm.sources.dask.arrays import dask_labels
 
         labels, (heights, known) = known_labels(self), self._label_blocks
-        return dask_labels(labels.to_dask() if labels is self._held_labels else labels, heights, known=known)
+        return dask_labels(labels.to_dask() if isinstance(labels, HeldLabels) else labels, heights, known=known)
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Distances of the rows to all centers, in the space of the assignment; one pass.

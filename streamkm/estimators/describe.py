@@ -57,9 +57,9 @@ def feature_namer(estimator: Any) -> Callable[[int], str]:
     return name_of
 
 
-def is_invertible(preparation: Preparation | None) -> bool:
-    """Whether prepared values have units of the data: there are no steps, or each has an inverse."""
-    return preparation is None or preparation.is_invertible
+def in_units(preparation: Preparation | None, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Prepared values in the units of the data, where these can be told from them; else as they are."""
+    return preparation.undone(values) if preparation is not None and preparation.is_invertible else values
 
 
 class DescribedKMeans(BaseKMeans):
@@ -89,13 +89,12 @@ class DescribedKMeans(BaseKMeans):
         """
         check_is_fitted(self, "model_")
         preparation = self.preparation_
-        if self.assign_space_ != "original" or not is_invertible(preparation):
+        if self.assign_space_ != "original" or not (preparation is None or preparation.is_invertible):
             raise InvalidInputError(
                 "original_centers() is for centers of features, and for steps that have an inverse: standardize, "
                 "robust and log1p. Other means by cluster are those of the rows with each label of labels_"
             )
-        centers = current_model(self).wide_centers()
-        return centers.copy() if preparation is None else preparation.undone(centers)
+        return in_units(preparation, current_model(self).wide_centers().copy())
 
     def to_sql(
         self,
@@ -183,12 +182,12 @@ class DescribedKMeans(BaseKMeans):
                 "summary() needs means of the original features, which a fit leaves: not IncrementalKMeans, nor labels "
                 'of the sketch (SketchOptions(assign_space="original") asks for those of the original features)'
             )
-        name, sparse, invertible = feature_namer(self), self.fitted_on_["sparse"], is_invertible(preparation)
+        name, sparse = feature_namer(self), self.fitted_on_["sparse"]
         if len(deviations) > DEVIATION_ROWS and sparse:
             deviations = steadied(deviations)
         if not sparse:  # the sample may lack rare rows, which exact means show
             deviations = np.maximum(deviations, between_deviations(means, self.counts_))
-        undone = None
+        undone, invertible = None, preparation is None or preparation.is_invertible
         if preparation is not None and invertible:
             of_all = np.vstack([means, self.counts_ @ means / self.counts_.sum()])
             undone = preparation.undone(of_all if columns is None else columns.wide(of_all))
@@ -202,8 +201,7 @@ class DescribedKMeans(BaseKMeans):
             found += preparation.table.told(name)
         sample = vars(self).get("sketch_sample_")
         if isinstance(sample, np.ndarray) and self.sketch_.is_identity and invertible:
-            units = np.asarray(sample, np.float64)
-            found += counter_cautions(preparation.undone(units) if preparation else units, self.n_samples_, name)
+            found += counter_cautions(in_units(preparation, sample.astype(np.float64)), self.n_samples_, name)
         summary = replace(summary, missing=self.missing_, cautions=tuple(found))
         if rows is None:
             return summary

@@ -297,11 +297,13 @@ class IncrementalKMeans(DescribedKMeans):
         check_stream_parameters(self)
         place, table = label_places(labels_to)
         source, rows, weights = self._opened(X, sample_weight, ids=table is not None)
+        if not source.replayable:
+            remedy = "pass a list of chunks or a function that returns a fresh iterator, or call partial_fit"
+            raise InvalidInputError(f"{source.name} can be walked once only, and update reads rows twice; {remedy}")
         stream = self._stream_for(rows)
         labelling = self._labelling(source, rows, stream, weights, follows=True)
         begun = time.perf_counter()
-        settings = self._follow_settings(stream), self._settings(stream)
-        after, labels, told = update_rows(labelling, stream, *settings, place, checkpoint)
+        after, labels, told = update_rows(labelling, stream, *self._settings(stream), place, checkpoint)
         self._follow(after, vars(self).get("n_steps_", 0) + 1)
         set_labels(self, labels if place is None else open_labels(place))
         if table is not None:
@@ -340,9 +342,7 @@ class IncrementalKMeans(DescribedKMeans):
         source, rows, weights = self._opened(X, sample_weight)
         followed = self.stream_.followed
         if followed is None:
-            raise InvalidInputError(
-                "drift compares rows with those that an update has counted; call update or fit first"
-            )
+            raise InvalidInputError("drift compares rows with those that an update has counted; call update first")
         labelling = self._labelling(source, rows, self.stream_, weights)
         clusters = followed.clusters.widened(labelling.model.n_features)
         with labelling.context() as context:
@@ -455,10 +455,9 @@ class IncrementalKMeans(DescribedKMeans):
             here, there = getattr(self, name), getattr(other, name)
             if here != there:
                 raise InvalidParameterError(f"{name}={there!r} of the other, {here!r} here; needed: the same")
-        if self.stream_.n_features != other.stream_.n_features:
-            raise InvalidInputError(
-                f"the other has rows of {other.stream_.n_features:,} features, this one of {self.stream_.n_features:,}"
-            )
+        here, there = self.stream_.n_features, other.stream_.n_features
+        if here != there:
+            raise InvalidInputError(f"the other has rows of {there:,} features, this one of {here:,}")
         self._follow(self.stream_.merged(other.stream_), self.n_steps_ + other.n_steps_)
         return self
 
@@ -539,16 +538,11 @@ class IncrementalKMeans(DescribedKMeans):
         self.stream_, self.n_samples_seen_, self.n_steps_ = stream, stream.n_rows, n_steps
         self.n_features_in_ = stream.n_features
 
-    def _settings(self, stream: Stream) -> StreamSettings:
-        """How clusters of a coreset are found at first."""
-        fewest = cluster_range(self.n_clusters)[0]
-        seeds = np.random.SeedSequence(stream.rule.seed)
-        return StreamSettings(**searching(parameters_of(self)) | {"n_clusters": fewest, "seeds": seeds})
-
-    def _follow_settings(self, stream: Stream) -> FollowSettings:
-        """How clusters go on."""
-        fewest, most = cluster_range(self.n_clusters)
-        return FollowSettings(fewest, most, self.tol, stream.rule.seed)
+    def _settings(self, stream: Stream) -> tuple[FollowSettings, StreamSettings]:
+        """How clusters go on, and how those of a coreset are found at first."""
+        (fewest, most), seed = cluster_range(self.n_clusters), stream.rule.seed
+        first = {"n_clusters": fewest, "seeds": np.random.SeedSequence(seed)}
+        return FollowSettings(fewest, most, self.tol, seed), StreamSettings(**searching(parameters_of(self)) | first)
 
     def _labelling(
         self, source: RowSource, rows: RowSource, stream: Stream, weights: Weights, *, follows: bool = False
@@ -559,41 +553,32 @@ class IncrementalKMeans(DescribedKMeans):
             most = max(most, stream.followed.clusters.n_clusters)
         value_bytes = np.result_type(rows.dtype, np.float32).itemsize
         row_bytes = decoded_row_bytes(rows) if rows.is_sparse else value_bytes * width
-        sizes = UpdateSizes(
-            n_clusters=most,
-            n_features=width,
-            coreset_bytes=stream.rule.size * row_bytes if follows else 0,
-            held_bytes=stream.n_bytes,
-        )
+        coreset_bytes = stream.rule.size * row_bytes if follows else 0
+        sizes = UpdateSizes(n_clusters=most, n_features=width, coreset_bytes=coreset_bytes, held_bytes=stream.n_bytes)
         centers = np.broadcast_to(0.0, (most, width))  # takes no memory; each pass has those that it needs
-        sketch = IdentitySketch(width)
-        model = Model(centers, width, self.metric, "original", sketch, preparation=self.preparation_)
+        model = Model(centers, width, self.metric, "original", IdentitySketch(width), preparation=self.preparation_)
         return Labelling(self, source, model=model, update=sizes, weights=weights)
 
     def _find_clusters(self) -> dict[str, Any]:
         """Find centers in the coreset, and all attributes that follow from them."""
-        given, stream = parameters_of(self), self.stream_
+        stream = self.stream_
         clusters: Any
         found: dict[str, Any]
+        follow, starts = self._settings(stream)
+        executor, width = parameters_of(self).executor, stream.n_features
         if stream.followed is None:
-            clusters = cluster_coreset(stream.coreset(), self._settings(stream), given.executor)
+            clusters = cluster_coreset(stream.coreset(), starts, executor)
             means, ids, error = clusters.centers, np.arange(len(clusters.centers)), np.nan
             found = {"n_iter_": clusters.n_iter, "converged_": clusters.converged}
         else:
-            clusters = stream.known_clusters(self._follow_settings(stream), self._settings(stream), given.executor)
+            clusters = stream.known_clusters(follow, starts, executor)
             means, ids, error = clusters.means, clusters.ids, clusters.error
             found = {"changed_share_": stream.followed.changed_share(), "cluster_means_": means}
-        centers, counts, inertia, width = clusters.centers, clusters.counts, clusters.inertia, stream.n_features
-        sketch, steps = IdentitySketch(width), self.preparation_
-        model = Model(centers, width, given.metric, "original", sketch, preparation=steps, ids=ids)
+        centers, counts, inertia, steps = clusters.centers, clusters.counts, clusters.inertia, self.preparation_
+        model = Model(centers, width, self.metric, "original", IdentitySketch(width), preparation=steps, ids=ids)
         rounded = rounded_centers(centers, counts, inertia, means, stream.dtype)
-        found |= {"cluster_centers_": rounded, "cluster_ids_": ids, "counts_": counts, "model_": model}
-        return found | {
-            "inertia_": inertia,
-            "inertia_error_": error,
-            "assign_space_": model.space,
-            "sketch_": model.sketch,
-        }
+        found |= {"cluster_centers_": rounded, "cluster_ids_": ids, "counts_": counts, "inertia_": inertia}
+        return found | {"inertia_error_": error, "model_": model, "assign_space_": model.space, "sketch_": model.sketch}
 
     def __getstate__(self) -> Any:
         """All but the rows of the last call, which may be many."""
@@ -612,8 +597,8 @@ class IncrementalKMeans(DescribedKMeans):
 
 
 _GO_ON = ("preparation_", "feature_names_in_", "fitted_on_", "tfidf_")
+# mean distances of rows to their center within which nearly all lie, for clusters of a fit, which keeps no rows
 REACH_OF_A_FIT = 2.0
-"""Mean distances of rows to their center within which nearly all lie, for clusters of a fit, which keeps no rows."""
 
 
 def unfitted_incremental(fit: Any, *, half_life: float | None, first_row: int = 0) -> IncrementalKMeans:
@@ -627,16 +612,14 @@ def unfitted_incremental(fit: Any, *, half_life: float | None, first_row: int = 
 
 def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) -> IncrementalKMeans:
     """Continue a fitted `StreamKMeans`; see `StreamKMeans.incremental`."""
+    problem = None
     if not hasattr(fitted, "cluster_means_"):
-        raise InvalidInputError(
-            f"this {type(fitted).__name__} was loaded, and does not know the means of its clusters; call fit, or "
-            "partial_fit of a new IncrementalKMeans"
-        )
-    if fitted.assign_space_ != "original":
-        raise InvalidInputError(
-            "the clusters of the fit are known in the space of the sketch alone, where no stream goes on; fit with "
-            'SketchOptions(assign_space="original"), or call partial_fit of a new IncrementalKMeans'
-        )
+        problem = "was loaded, and does not know the means of its clusters; call fit"
+    elif fitted.assign_space_ != "original":
+        remedy = 'fit with SketchOptions(assign_space="original")'
+        problem = f"knows its clusters in the space of the sketch alone, where no stream goes on; {remedy}"
+    if problem is not None:
+        raise InvalidInputError(f"this {type(fitted).__name__} {problem}, or partial_fit of a new IncrementalKMeans")
     made, known = unfitted_incremental(fitted, half_life=half_life, first_row=first_row), vars(fitted)
     made.seed_ = drawn_seed(made.random_state)
     made.__dict__.update({name: known[name] for name in _GO_ON if name in known})
@@ -665,8 +648,8 @@ def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) ->
 
 def _distances(fitted: Any, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Sums of distances of rows to their centers (k,), and how far out nearly all rows of each cluster lie (k,)."""
-    profile = getattr(fitted, "profile_", None)
-    if profile is None:
+    profile = fitted.profile_
+    if profile is None:  # of rows that can be walked once only
         return np.zeros(len(counts)), np.zeros(len(counts))
     sums: NDArray[np.float64] = profile.sums[:, 0]
     typical = np.divide(sums, counts, out=np.zeros(len(counts)), where=counts > 0)

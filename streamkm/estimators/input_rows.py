@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -45,7 +46,6 @@ from streamkm.sources.memory.arrays import open_array
 from streamkm.sources.memory.iterables import IterableSource
 from streamkm.sources.open import store_of
 
-_LONGEST = 40  # characters of a value that are shown
 _ENCODE = 'a frame X as open_source(X, categories="onehot")'
 
 
@@ -79,9 +79,7 @@ def _of_values(values: Any, what: str, *, in_frame: bool = False) -> str | None:
         try:
             float(np.nan if value is None else value)  # as NumPy has it
         except (TypeError, ValueError) as error:
-            text = repr(value)
-            shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-            shown = f"the text {shown}" if isinstance(value, str) else shown
+            shown = ("the text " if isinstance(value, str) else "") + reprlib.repr(value)
             place, at = f"row {row:,}, column {column:,} of the {what}", ""
             if in_frame:
                 place, at = what, f" in row {row:,}"
@@ -152,10 +150,8 @@ def _weighted_as_fit(estimator: Any, source: HashedText | TfIdfRows) -> RowSourc
     if weights is None:
         return rows
     if estimator.tfidf_ is None:
-        raise InvalidInputError(
-            f"{source.name}: documents are not weighted by the frequencies of the fit, which the model does not keep; "
-            "pass tfidf= those of the fit to open_documents"
-        )
+        wrong = f"{source.name}: documents are not weighted by the frequencies of the fit, which the model lacks"
+        raise InvalidInputError(f"{wrong}; pass tfidf= those of the fit to open_documents")
     return TfIdfRows(rows, estimator.tfidf_)
 
 
@@ -177,17 +173,12 @@ def _with_known_names(estimator: Any, source: RowSource, *, reset: bool, named: 
     names: Any = source.feature_names
     known = vars(estimator).get("feature_names_in_")
     if reset:
-        if known is not None:
-            del estimator.feature_names_in_
+        vars(estimator).pop("feature_names_in_", None)
         if names is not None:
             estimator.feature_names_in_ = np.array(names, object)
     elif names is not None and known is None:
-        warnings.warn(
-            f"{source.name} has feature names, but {type(estimator).__name__} was fitted without feature names: "
-            "the order of columns cannot be checked",
-            StreamkmWarning,
-            stacklevel=4,
-        )
+        text = f"{source.name} has feature names, but {type(estimator).__name__} was fitted without feature names"
+        warnings.warn(f"{text}: the order of columns cannot be checked", StreamkmWarning, stacklevel=4)
     elif names is not None:
         # a frame or AnnData object must have the columns of the fit in their order, as scikit-learn has it
         by_name = (not source.streams or isinstance(source, IterableSource)) and not source.computed and named

@@ -46,7 +46,6 @@ from streamkm.fitting.kernel.maps import MapRule, exact_objective, kernel_object
 from streamkm.fitting.mapping import KernelRule
 from streamkm.passes.reader import RowReader
 from streamkm.planning.kernel_plan import (
-    COLUMN_SKETCHES,
     LANDMARKS,
     METHODS,
     MOST_EVALUATIONS,
@@ -85,25 +84,13 @@ def check_kernel_parameters(estimator: Any) -> None:
     kernel, method = full_options("kernel", estimator.kernel), full_options("method", estimator.method)
     gamma = estimator.gamma
     if gamma == "neighbors" and (kernel.kernel, method.method, method.landmarks) != ("rbf", "nystroem", "uniform"):
-        raise InvalidParameterError(
-            f'gamma="neighbors" with kernel={kernel.kernel!r} and {method}; needed: "rbf" and "nystroem", uniform'
-        )
+        wrong = f'gamma="neighbors" with kernel={kernel.kernel!r} and {method}'
+        raise InvalidParameterError(f'{wrong}; needed: "rbf" and "nystroem", uniform')
     width = 1.0 if gamma is None or isinstance(gamma, str) else gamma
-    Kernel(kernel_name(kernel.kernel), width, int(kernel.degree), float(kernel.coef0))
+    Kernel(ALIASES.get(kernel.kernel, kernel.kernel), width, int(kernel.degree), float(kernel.coef0))
     if kernel.kernel == "precomputed":
         for name, known in (("method", ("nystroem", "two-step")), ("landmarks", ("uniform",))):
             check_value(name, getattr(method, name), one_of(known), ' with kernel="precomputed"')
-
-
-def kernel_name(kernel: Any) -> Any:
-    """The name that sketches know a kernel by; functions as they are."""
-    return ALIASES.get(kernel, kernel) if isinstance(kernel, str) else kernel
-
-
-def kernel_starts(n_init: int | str, n_clusters: int, init: Any) -> int | str | Starts:
-    """What `n_init` stands for: features are few, so that starts cost little beside kernel values."""
-    searched = isinstance(init, str) and init == "k-means++"
-    return STARTS if n_init == "auto" and n_clusters <= FEW_CLUSTERS and searched else n_init
 
 
 class StreamKernelKMeans(DescribedKMeans):
@@ -307,14 +294,14 @@ class StreamKernelKMeans(DescribedKMeans):
     def _run(self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter) -> None:
         """Fit, and set what `fit` sets."""
         seed = writer.same_seed(drawn_seed(self.random_state))
-        sizes = self._sizes(source)
+        sizes, settings = self._chosen(source, seed)
         if sizes.short and self.n_landmarks == "auto":  # of a number that was given, the plan tells
             warnings.warn(f"{sizes.short}; pass more n_landmarks or a larger eps", StreamkmWarning, stacklevel=3)
         with FitContext.opened(
             self.executor,
             reader=RowReader(source, plan.chunk_bytes, "euclidean", self.invalid, may_index=True),
             plan=plan,
-            settings=self._settings(sizes, seed),
+            settings=settings,
             weights=weights.each,
             writer=writer,
             progress=Progress(self.progress),
@@ -349,9 +336,7 @@ class StreamKernelKMeans(DescribedKMeans):
         rows = validate_data(self, X, reset=False, dtype="numeric", **checks)
         n_rows = rows.shape[0]
         if n_rows**2 > MOST_EVALUATIONS:
-            raise InvalidInputError(
-                f"{n_rows:,} rows have {n_rows**2:,} pairs; at most {MOST_EVALUATIONS:,} are looked at: pass a sample"
-            )
+            raise InvalidInputError(f"{n_rows:,} rows; needed: a sample of at most {MOST_EVALUATIONS:,} pairs of rows")
         weights = check_weights(sample_weight)
         weights.check_rows(n_rows, "X")
         rows = sp.csr_array(rows) if sp.issparse(rows) else rows
@@ -381,13 +366,11 @@ class StreamKernelKMeans(DescribedKMeans):
     def plan_for(self, source: RowSource, *, weighted: bool = False, memory_limit: Any = None) -> Plan:
         """As `plan`, for a source that is open, and rows with weights; below another limit if one is given."""
         if store_of(source) is not None:
-            raise InvalidInputError(
-                f"{source.name} is a sketch store; kernels need original rows: pass the data that it was made of"
-            )
+            raise InvalidInputError(f"{source.name} is a sketch store; kernels need original rows: pass its data")
         given = parameters_of(self)
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
-        sizes = self._sizes(source)
+        sizes, settings = self._chosen(source, 0)
         return plan_kernel_fit(
             source,
             n_clusters=given.n_clusters,
@@ -395,42 +378,32 @@ class StreamKernelKMeans(DescribedKMeans):
             sizes=sizes,
             how=given.method.landmarks,
             precomputed=given.kernel.kernel == "precomputed",
-            all_rows=self._all_rows(),
+            all_rows=settings.all_rows,
             weighted=weighted,
             refine=given.refine,
             n_neighbors=neighbor_landmarks(given),
             near=given.gamma == "neighbors",
             resources=resources_of(given, memory_limit),
-        ).with_epochs(self._settings(sizes, 0), stored=None)
+        ).with_epochs(settings, stored=None)
 
-    def _all_rows(self) -> bool:
-        method = full_options("method", self.method).method
-        return self.fit_on == "all" and method not in ("two-step", *COLUMN_SKETCHES)
-
-    def _sizes(self, source: RowSource) -> KernelSizes:
+    def _chosen(self, source: RowSource, seed: int) -> tuple[KernelSizes, KernelSettings]:
+        """The sizes of a fit, and its settings with this seed."""
         given = parameters_of(self)
-        near = given.gamma == "neighbors"
+        search, kernel, method, near = searching(given), given.kernel, given.method, given.gamma == "neighbors"
         rank = given.n_clusters if near and given.rank == "auto" else given.rank
         n_landmarks = neighbor_landmarks(given) if near else given.n_landmarks
         wanted = (given.n_clusters, n_landmarks, rank, given.eps)
-        return kernel_sizes(*wanted, source.estimated_rows, method=given.method.method)
-
-    def _settings(self, sizes: KernelSizes, seed: int) -> KernelSettings:
-        given = parameters_of(self)
-        search, kernel, method = searching(given), given.kernel, given.method
+        sizes = kernel_sizes(*wanted, source.estimated_rows, method=method.method)
         how = method.landmarks if method.method == "nystroem" else "uniform"
         choice = Choice(how, sizes.n_landmarks, sizes.rank)
-        rule = KernelRule(
-            kernel_name(kernel.kernel),
-            given.gamma,
-            given.gamma_factor * kernel.gamma_factor,
-            kernel.degree,
-            float(kernel.coef0),
-        )
-        return KernelSettings(
-            **search | {"n_init": kernel_starts(given.n_init, given.n_clusters, search["init"])},
+        by_search = given.n_init == "auto" and isinstance(given.init, str) and given.init == "k-means++"
+        searched = by_search and given.n_clusters <= FEW_CLUSTERS  # features are few: starts cost little
+        width = (given.gamma, given.gamma_factor * kernel.gamma_factor)
+        settings = KernelSettings(
+            **search | {"n_init": STARTS if searched else given.n_init},
             refine=given.refine,
             seeds=random_streams(seed),
-            kernel=rule,
+            kernel=KernelRule(ALIASES.get(kernel.kernel, kernel.kernel), *width, kernel.degree, float(kernel.coef0)),
             map=MapRule(method.method, choice, method.landmark_rank, neighbor_landmarks(given)),
         )
+        return sizes, settings

@@ -392,10 +392,8 @@ class StreamKMeans(DescribedKMeans):
 
             metric = metric_on_store(stored, metric)
             if self.metric == "spherical" and not sketch_of_store(stored).is_identity:
-                raise InvalidParameterError(
-                    f'{stored.path} holds sketched rows, and metric="spherical" is for original ones; fit the data, or '
-                    f'a store that was written with sketch="identity"'
-                )
+                wrong = f'{stored.path} holds sketched rows, and metric="spherical" is for original ones'
+                raise InvalidParameterError(f'{wrong}; fit the data, or a store with sketch="identity"')
         seed = writer.same_seed(drawn_seed(self.random_state))
         with FitContext.opened(
             self.executor,

@@ -147,19 +147,16 @@ def set_fitted(estimator: Any, fit: FitState, model: Model, context: FitContext,
     estimator.n_passes_ = context.plan.passes + again + fit.n_rounds
     estimator.fitted_on_ = {**described(source), "process_memory": context.plan.process_memory}
     estimator.tfidf_ = source.tfidf
-    estimator.profile_ = None if assigned.profile is None else assigned.profile.weighted(factor)
+    estimator.profile_ = assigned.profile and assigned.profile.weighted(factor)
     estimator.n_samples_ = n_samples
     estimator.plan_ = context.plan
     estimator.sample_labels_ = fit.view_labels
     estimator.sketch_sample_ = found.sample_view.sketched.X[: len(fit.view_labels)]
-    if len(model.centers) < estimator.n_clusters:
-        n_found, s = len(model.centers), "" if len(model.centers) == 1 else "s"
-        warnings.warn(
-            f"found {n_found} cluster{s} instead of {estimator.n_clusters}: "
-            f"the data have only {n_found} distinct row{s}",
-            FewClustersWarning,
-            stacklevel=4,
-        )
+    n_found = len(model.centers)
+    if n_found < estimator.n_clusters:
+        asked, s = estimator.n_clusters, "" if n_found == 1 else "s"
+        text = f"found {n_found} cluster{s} instead of {asked}: the data have only {n_found} distinct row{s}"
+        warnings.warn(text, FewClustersWarning, stacklevel=4)
 
 
 def set_labels(estimator: Any, labels: Any) -> None:
@@ -267,24 +264,12 @@ def write_label_table(estimator: Any, source: RowSource, place: TablePlace, *, o
 
 def labelled(X: Any, column: str, predict: Callable[[Any], Any], features: Sequence[str], *, overwrite: bool) -> Any:
     """X with a column of labels; see `BaseKMeans.with_labels`. `predict`: labels of rows. `features`: of the fit."""
-    is_anndata = hasattr(X, "obs") and hasattr(X, "n_obs")
-    table = X.obs if is_anndata else X
     # lazy frames of polars say their columns no other way without a warning
-    columns = table.collect_schema().names() if hasattr(table, "collect_schema") else getattr(table, "columns", None)
+    columns = X.collect_schema().names() if hasattr(X, "collect_schema") else getattr(X, "columns", None)
     if columns is None:
-        raise InvalidInputError(
-            f"{type(X).__name__} takes no column of labels; pass a frame of pandas, polars or Dask or an AnnData "
-            f"object, or use predict"
-        )
+        raise InvalidInputError(f"{type(X).__name__} takes no column of labels; pass a frame, or use predict")
     if column in list(columns) and not overwrite:
         raise InvalidInputError(f"there is a column {column!r} already; choose another, or allow to overwrite")
-    if is_anndata:
-        import pandas as pd
-
-        labels = predict(X)
-        names = [str(label) for label in range(int(labels.max(initial=-1)) + 1)]
-        X.obs[column] = pd.Categorical.from_codes(labels, categories=names)  # nothing for -1
-        return X
     named = len(features) > 0 and set(features) <= set(columns)
     chosen = list(features) if named else [name for name in columns if name != column]
     if hasattr(X, "with_columns"):

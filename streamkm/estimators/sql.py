@@ -200,9 +200,8 @@ def _features(estimator: Any, dialect: Dialect, columns: Any, n_features: int) -
             for value, each in zip(values, rests, strict=True)
         ]
     if len(found) != n_features:
-        raise InvalidInputError(
-            f"columns make {len(found):,} features, and the model has {n_features:,}: columns of vectors have no SQL"
-        )
+        needed = f"{n_features:,}, as the model has; columns of vectors have no SQL"
+        raise InvalidInputError(f"columns make {len(found):,} features; needed: {needed}")
     return found, renamed
 
 

@@ -21,7 +21,7 @@ from streamkm.cluster.tracking.followed import NO_PLACES, ClusterState, Followed
 from streamkm.cluster.tracking.transition import UpdateRows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import is_on_cluster, local_executor
-from streamkm.estimators.describe import feature_namer
+from streamkm.estimators.describe import feature_namer, in_units
 from streamkm.estimators.input_rows import checkpoint_writer
 from streamkm.estimators.labelling import Labelling
 from streamkm.estimators.validation import Weights, centers_dtype, digest
@@ -39,10 +39,8 @@ from streamkm.passes.labels import GatheredLabels, HeldLabels, check_seen, n_wri
 from streamkm.passes.observe import Observe, Observed
 from streamkm.sources.base import RowSource
 
-MOST_FIGURES = 50
-"""Updates whose figures are kept, for verdicts of drift."""
-N_TRAITS = 3
-"""Features of a cluster that are told, of those whose mean moved most."""
+MOST_FIGURES = 50  # updates whose figures are kept, for verdicts of drift
+N_TRAITS = 3  # features of a cluster that are told, of those whose mean moved most
 
 
 @contextmanager
@@ -71,9 +69,8 @@ def drift_of(estimator: Any, stream: Stream, observed: Observed) -> Drift:
     assert gathered.profile is not None
     known, preparation = followed.clusters.widened(gathered.totals.sums.shape[1]), estimator.preparation_
     now = ClusterState.of(known, gathered.totals, gathered.profile.sums[:, 0], observed.histogram, observed.squares)
-    before, wording = followed.state(stream.rule), Wording(feature_namer(estimator), N_TRAITS)
-    if preparation is not None and preparation.is_invertible:
-        before, now = (replace(each, shown=preparation.undone(each.means)) for each in (before, now))
+    wording, states = Wording(feature_namer(estimator), N_TRAITS), (followed.state(stream.rule), now)
+    before, now = (replace(each, shown=in_units(preparation, each.means)) for each in states)
     return compare(before, now, observed.novel, followed.figures, wording)
 
 
@@ -99,7 +96,7 @@ def new_clusters(estimator: Any, clusters: TrackedClusters, ids: list[int]) -> t
     for at in np.searchsorted(clusters.ids, ids).tolist():
         both = np.vstack([of_all, clusters.means[at]])
         numbers = largest(np.abs(both[1] - both[0]), N_TRAITS).tolist()
-        before, now = both if preparation is None or not preparation.is_invertible else preparation.undone(both)
+        before, now = in_units(preparation, both)
         traits = tuple(Moved(name(n), float(before[n]), float(now[n])) for n in numbers)
         told.append(NewCluster(int(clusters.ids[at]), traits))
     return tuple(told)
@@ -121,11 +118,6 @@ def update_rows(
     source, first_new, rule = labelling.reader.source, stream.next_row, stream.rule
     estimator, weights = labelling.estimator, labelling.weights
     n_before, n_told = stream.n_rows, 0 if stream.followed is None else len(stream.followed.events)
-    if not source.replayable:
-        raise InvalidInputError(
-            f"{source.name} can be walked once only, and update reads rows twice; pass a list of chunks or a function "
-            "that returns a fresh iterator, or call partial_fit, which reads them once"
-        )
     with _opened(labelling, stream, labels_to, checkpoint, "update") as context:
         observed, more, drift, earlier, ground, gone = None, None, None, None, None, np.empty(0, np.bool_)
         if stream.followed is None:
@@ -147,18 +139,16 @@ def update_rows(
                 stream = replace(stream, followed=without(stream.followed, gone))
         n_read = int(chunk_rows.sum())
         with labelling.progress.stage("follow"), local_executor(context.executor) as here:
-            totals = None if observed is None or gone.any() else observed.gathered.totals
-            if totals and more and stream.followed and _goes_on(stream, settings, drift, more, ground):
+            totals = None if observed is None or gone.any() or stream.is_waiting else observed.gathered.totals
+            if totals and more and stream.followed and _goes_on(stream.followed, settings, drift, more, ground):
                 step = moved(stream.followed, more, rule, totals.counts, totals.sums)
             else:
                 step = stream.follow(here, more, settings, starts, earlier, ground)
         stays = labels_to is not None or (is_on_cluster(estimator.executor) and checkpoint is None)
-        assigned, labels = _label(
-            context, labelling, step.clusters, chunk_rows, rule, ground, labels_to=labels_to, stays=stays
-        )
+        clusters, assigned = _label(context, labelling, step.clusters, chunk_rows, rule, ground, labels_to, stays=stays)
     n_valid = stream.n_rows - n_before if observed is None else observed.n_valid
     came = np.empty(0) if observed is None else weights.factor * observed.near[~gone]
-    was, clusters = stream.followed, _with_rows(step.clusters, assigned, weights.factor)
+    was = stream.followed
     told = events_of(step, clusters, came, np.asarray(assigned.n_rows))
     rows = UpdateRows(clusters.n_updates - 1, clusters.ids, weights.factor * assigned.totals.counts)
     if was is None or drift is None:
@@ -180,7 +170,7 @@ def update_rows(
         drift = drift.labelled(rows_of, {each.id: each.traits for each in new})
     stream.dtype = np.promote_types(stream.dtype, centers_dtype(source.dtype))
     after = stream.updated(followed, stream.n_rows + (0 if was is None else n_valid), first_new + n_read)
-    return after, labels, {"drift": drift, "events": events, "new": new, "n_rows": n_valid}
+    return after, assigned.labels, {"drift": drift, "events": events, "new": new, "n_rows": n_valid}
 
 
 def _counted_part(
@@ -202,16 +192,12 @@ def _counted_part(
     return part.only(~is_far), drift, ground
 
 
-def _goes_on(stream: Stream, settings: FollowSettings, drift: Drift | None, more: Part, ground: Ground | None) -> bool:
+def _goes_on(followed: Followed, settings: FollowSettings, drift: Any, more: Part, ground: Any) -> bool:
     """Whether new rows are few and like those before, so that nothing is to be split or joined."""
-    if stream.followed is None or stream.is_waiting or drift is None or drift.verdict != "stable":
-        return False
-    if ground is not None and len(ground.groups):
-        return False
-    clusters = stream.followed.clusters
-    since = clusters.unsearched + more.total_weight
+    clusters, new = followed.clusters, more.total_weight
+    calm = drift.verdict == "stable" and not len(ground.groups)
     fits = settings.fewest <= clusters.n_clusters <= settings.most
-    return fits and since <= UNSEARCHED * (float(clusters.counts.sum()) + more.total_weight)
+    return calm and fits and clusters.unsearched + new <= UNSEARCHED * (float(clusters.counts.sum()) + new)
 
 
 def relabel_rows(
@@ -231,18 +217,11 @@ def relabel_rows(
             chunk_rows = observe_rows(context, labelling, replace(empty, reach=none)).chunk_rows
         else:
             chunk_rows = np.array(known, np.int64)
-        ground, held = Ground.of(followed.clusters, None), labels_to is not None
-        assigned, labels = _label(
-            context, labelling, empty, chunk_rows, stream.rule, ground, labels_to=labels_to, stays=held
+        ground = Ground.of(followed.clusters, None)
+        clusters, assigned = _label(
+            context, labelling, empty, chunk_rows, stream.rule, ground, labels_to, stays=labels_to is not None
         )
-    clusters = _with_rows(empty, assigned, weights.factor)
-    return replace(followed, clusters=clusters, gone=0.0, labelled_by=clusters).named(None), labels
-
-
-def _with_rows(clusters: TrackedClusters, assigned: AssignResult, factor: float) -> TrackedClusters:
-    totals, profile = assigned.totals, assigned.profile
-    distances = np.zeros(clusters.n_clusters) if profile is None else profile.sums[:, 0]
-    return clusters.with_rows(factor * totals.counts, factor * totals.sums, factor * totals.d2, factor * distances)
+    return replace(followed, clusters=clusters, gone=0.0, labelled_by=clusters).named(None), assigned.labels
 
 
 def _label(
@@ -252,11 +231,11 @@ def _label(
     chunk_rows: NDArray[np.int64],
     rule: CoresetRule,
     ground: Ground | None,
-    *,
     labels_to: Path | None,
+    *,
     stays: bool,
-) -> tuple[AssignResult, NDArray[np.int32] | HeldLabels]:
-    """Label rows by the centers of clusters, and gather exact sums of those that are not far from them and groups.
+) -> tuple[TrackedClusters, AssignResult]:
+    """Label rows by the centers of clusters, and count those that are not far from them and groups, exactly.
 
     `stays`: whether workers hold the labels.
     """
@@ -271,7 +250,10 @@ def _label(
     if held is not None and labels_to is not None:
         with labelling.progress.stage("labels", n_writes(held)) as stage:
             write_labels(context.executor, held, labels_to, stage)
-    return assigned, sink.labels
+    totals, factor = assigned.totals, labelling.weights.factor
+    distances = np.zeros(clusters.n_clusters) if assigned.profile is None else assigned.profile.sums[:, 0]
+    counted = clusters.with_rows(factor * totals.counts, factor * totals.sums, factor * totals.d2, factor * distances)
+    return counted, assigned
 
 
 def _draw_rule(stream: Stream, seed: int, clusters: TrackedClusters, source: RowSource) -> DrawRule:

@@ -107,32 +107,21 @@ def check_parameters(estimator: Any) -> None:
     """Refuse parameters of a `StreamKMeans` that are out of range, saying what is needed."""
     check_values(estimator)
     if estimator.metric == "spherical" and full_options("sketch", estimator.sketch).assign_space == "sketch":
-        raise InvalidParameterError(
-            'metric="spherical" keeps centers of original features at unit length; pass '
-            'SketchOptions(assign_space="original")'
-        )
+        raise InvalidParameterError('metric="spherical" needs original rows: SketchOptions(assign_space="original")')
 
 
 def cluster_range(n_clusters: Any) -> tuple[int, int]:
     """The fewest and the most clusters of a stream: a pair, or twice the same number."""
-    pair = n_clusters if isinstance(n_clusters, tuple | list) else (n_clusters, n_clusters)
-    if pair is not n_clusters:
-        check_value("n_clusters", n_clusters, RULES["n_clusters"])
-    if len(pair) != 2 or not all(isinstance(each, Integral) for each in pair):
-        raise InvalidParameterError(f"n_clusters={n_clusters!r}; needed: a number, or the fewest and the most")
-    if not 1 <= pair[0] <= pair[1]:
-        raise InvalidParameterError(f"n_clusters={n_clusters!r}; needed: 1 <= fewest <= most")
+    pair = tuple(n_clusters) if isinstance(n_clusters, tuple | list) else (n_clusters, n_clusters)
+    if len(pair) != 2 or not all(map(integer(1)[0], pair)) or pair[0] > pair[1]:
+        needed = "an integer from 1, or a pair of them, the fewest and the most"
+        raise InvalidParameterError(f"n_clusters={n_clusters!r}; needed: {needed}")
     return int(pair[0]), int(pair[1])
 
 
 def check_stream_parameters(estimator: Any) -> None:
     """Refuse parameters of an `IncrementalKMeans` that are out of range, saying what is needed."""
     check_values(estimator, n_clusters=(cluster_range, ""), metric=one_of(get_args(Metric)))
-
-
-def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
-    """Refuse what is none of the choices of a parameter."""
-    check_value(name, value, one_of(choices))
 
 
 def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:
@@ -143,11 +132,8 @@ def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:
     elif not callable(init):
         check_centers(given_start(init), n_clusters)
         if n_init not in ("auto", 1):
-            warnings.warn(
-                f"n_init={n_init} is ignored: with explicit initial centers there is a single start",
-                IgnoredStartsWarning,
-                stacklevel=5,
-            )
+            text = f"n_init={n_init} is ignored: with explicit initial centers there is a single start"
+            warnings.warn(text, IgnoredStartsWarning, stacklevel=5)
 
 
 def given_start(init: Any) -> Any:
@@ -213,8 +199,9 @@ def check_weights(sample_weight: ArrayLike | None) -> Weights:
         raise InvalidInputError(f"sample_weight has shape {weights.shape}; needed: (n_samples,), or a number")
     n_given = len(weights) if weights.ndim else None
     weights = np.atleast_1d(weights)
-    if not np.isfinite(weights).all() or (weights < 0).any():
-        row = int(np.argmin(np.isfinite(weights) & (weights >= 0)))
+    wrong = ~(np.isfinite(weights) & (weights >= 0))
+    if wrong.any():
+        row = int(wrong.argmax())
         which = "sample_weight" if n_given is None else f"sample_weight[{row}]"
         raise InvalidInputError(f"{which} is {weights[row]}; needed: finite and not negative")
     if not weights.any():

@@ -34,7 +34,7 @@ from streamkm.core.matrix import with_nan
 from streamkm.core.memory import trim_heap
 from streamkm.core.progress import Progress
 from streamkm.engine import Executor, local_executor, local_threads, open_executor, under_limit
-from streamkm.estimators.validation import check_choice, drawn_seed
+from streamkm.estimators.validation import check_value, drawn_seed, one_of
 from streamkm.fitting.context import check_clusters
 from streamkm.metrics.cluster_summary import plain
 from streamkm.metrics.clusters import mean_silhouette
@@ -268,8 +268,8 @@ def sweep(
     (4, 0.0)
     """
     wanted = wanted_clusters(n_clusters)
-    check_choice("metric", metric, get_args(Metric))
-    check_choice("invalid", invalid, get_args(Invalid))
+    check_value("metric", metric, one_of(get_args(Metric)))
+    check_value("invalid", invalid, one_of(get_args(Invalid)))
     check_preprocess(preprocess)
     n_rows, most = _sample_size(sample_rows, wanted[-1]), wanted[-1]
     stages = Progress(progress)

@@ -12,7 +12,6 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-import anndata
 import dask.array as da
 import dask.dataframe as dd
 import duckdb
@@ -344,19 +343,6 @@ def test_columns_beside_frames():
     for other in (rows(), "x.npy", Path("x.h5ad"), [[1.0]]):
         with pytest.raises(InvalidInputError, match="takes no"):
             model.with_labels(other)
-
-
-def test_labels_in_obs_of_cells_in_memory():
-    adata = anndata.AnnData(rows(), pd.DataFrame({"batch": ["x", "y"] * 250}, index=[str(row) for row in range(500)]))
-    model = fitted(rows())
-    assert model.with_labels(adata, "kind") is adata
-    assert list(adata.obs.columns) == ["batch", "kind"]
-    assert adata.obs["kind"].astype(int).tolist() == model.labels_.tolist()
-    assert adata.obs["kind"].cat.categories.tolist() == ["0", "1", "2"]
-    with pytest.raises(InvalidInputError, match="'kind' already"):
-        model.with_labels(adata, "kind")
-    fitted(rows(), 2).with_labels(adata, "kind", overwrite=True)
-    assert adata.obs["kind"].cat.categories.tolist() == ["0", "1"]
 
 
 PARQUET = """
