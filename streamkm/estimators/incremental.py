@@ -48,8 +48,8 @@ from streamkm.metrics.drift_report import Drift, Update
 from streamkm.passes.labels import check_labels_place, count_skipped, open_labels
 from streamkm.passes.observe import UpdateSizes
 from streamkm.passes.reader import Invalid, RowReader
-from streamkm.preparation import STEPS, Preparation
-from streamkm.preparation.preparation import FILL, FOUND
+from streamkm.preparation import Preparation
+from streamkm.preparation.preparation import FILL
 from streamkm.reports.report import check_matplotlib
 from streamkm.sketches import IdentitySketch
 from streamkm.sources.base import RowSource, decoded_row_bytes
@@ -209,7 +209,7 @@ class IncrementalKMeans(DescribedKMeans):
             raise
         self._take_rows(*opened)
         if self._last_rows is not None:
-            self.labels_, self._last_rows = self.predict(self._last_rows), None
+            _ = self.labels_
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
@@ -492,13 +492,9 @@ class IncrementalKMeans(DescribedKMeans):
         if known is not None and known.described() in (wanted.described(), given.after_fill().described()):
             return known
         for step in wanted.finding:
-            what, other = f"the step {step!r}", f"take steps of one row: {', '.join(sorted({*STEPS} - {*FOUND}))}"
-            if step == FILL:
-                what, other = 'invalid="mean"', 'pass invalid="skip" to leave out rows with NaN'
-            raise InvalidInputError(
-                f"{what} must see all rows before the first is used, and a stream does not end; fit StreamKMeans on "
-                f"some rows and go on by its incremental(), which keeps what was found, or {other}"
-            )
+            what = 'invalid="mean"' if step == FILL else f"the step {step!r}"
+            remedy = "fit StreamKMeans on some rows and go on by its incremental(), which keeps what was found"
+            raise InvalidInputError(f"{what} must see all rows before the first; {remedy}")
         return wanted if wanted.steps else None
 
     def _stream_for(self, rows: RowSource) -> Stream:

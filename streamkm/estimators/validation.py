@@ -275,7 +275,5 @@ def plain(value: Any) -> Any:
         return value if np.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
     named = value if hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}.{named.__qualname__}"
