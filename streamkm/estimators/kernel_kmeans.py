@@ -378,7 +378,7 @@ class StreamKernelKMeans(DescribedKMeans):
             sizes=sizes,
             how=given.method.landmarks,
             precomputed=given.kernel.kernel == "precomputed",
-            all_rows=settings.all_rows,
+            all_rows=given.fit_on == "all" and given.method.method not in ("two-step", *COLUMN_SKETCHES),
             weighted=weighted,
             refine=given.refine,
             n_neighbors=neighbor_landmarks(given),
