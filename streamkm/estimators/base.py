@@ -213,11 +213,11 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         return load_model(cls, path)
 
     def __getstate__(self) -> Any:
-        """The state with labels that are gathered: workers keep them for this process alone."""
+        """All but the rows of a last call; with labels gathered: workers keep them for this process alone."""
         if self._held_labels is not None:
             _ = self.labels_
         state: Any = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_held_labels"}
+        return {name: value for name, value in state.items() if name not in ("_held_labels", "_last_rows")}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -576,11 +576,6 @@ class IncrementalKMeans(DescribedKMeans):
         found |= {"cluster_centers_": rounded, "cluster_ids_": ids, "counts_": counts, "inertia_": inertia}
         return found | {"inertia_error_": error, "model_": model, "assign_space_": model.space, "sketch_": model.sketch}
 
-    def __getstate__(self) -> Any:
-        """All but the rows of the last call, which may be many."""
-        state: Any = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_last_rows"}
-
     def __getattr__(self, name: str) -> Any:
         """Find centers in the stream, and labels of the last rows, when they are first asked for."""
         if name == "labels_" and self._last_rows is not None:

@@ -245,12 +245,9 @@ def row_values(
     """Give the function's values of the rows of X, `empty` where there are none; lazily, for a Dask array."""
     check_is_fitted(estimator, "model_")
     source = open_rows(estimator, X, reset=False)
-    if is_collection(X):
-        from streamkm.sources.dask.arrays import DaskSource
-
-        if isinstance(source, DaskSource):
-            model, width = current_model(estimator), n_columns or None
-            return lazy_map(source, model, function, invalid=read_invalid(estimator), n_columns=width)
+    if is_collection(X) and source.computed is source:
+        model, width = current_model(estimator), n_columns or None
+        return lazy_map(source.computed, model, function, invalid=read_invalid(estimator), n_columns=width)
     return Labelling(estimator, source, n_columns).gathered(name, function, empty)
 
 
