@@ -46,6 +46,7 @@ from streamkm.fitting.kernel.maps import MapRule, exact_objective, kernel_object
 from streamkm.fitting.mapping import KernelRule
 from streamkm.passes.reader import RowReader
 from streamkm.planning.kernel_plan import (
+    COLUMN_SKETCHES,
     LANDMARKS,
     METHODS,
     MOST_EVALUATIONS,
