@@ -146,13 +146,7 @@ def cluster_summary(estimator: Any) -> ClusterSummary | None:
 
 
 def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, Any]:
-    """Gather what streamkm.json and a report say, as JSON values.
-
-    `estimator`: of clusters, fitted. `found`: its `cluster_summary`, where that is known. The result: ``data``,
-    ``result``, ``clusters``, ``stages``, ``history``, ``parameters`` and ``versions``. Numbers that are not finite, and
-    what streams and loaded models do not know, are null; clusters are null where no more is known than their sizes.
-    ``cautions`` are sentences.
-    """
+    """What streamkm.json and a report say, as JSON values; null where unknown. `found`: its clusters, if known."""
     found = found or cluster_summary(estimator)
     profile, labels = getattr(estimator, "profile_", None), known_labels(estimator)
     is_fit = hasattr(estimator, "n_samples_")  # else a stream, whose labels are those of its last rows
@@ -210,12 +204,7 @@ def add_pass(summary: dict[str, Any], stage: Stage) -> None:
 def shown_clusters(
     estimator: Any, clusters: Sequence[Mapping[str, Any]], source: RowSource | None, image_shape: Any
 ) -> list[dict[str, Any]]:
-    """What a report says of clusters, with the ids of their typical rows, and with pictures, where these are wanted.
-
-    `clusters`: of `summarize`. `source`: the rows that were fitted, which are read once more. `image_shape` (height,
-    width) or (height, width, 3): of rows of pixels. Raises InvalidParameterError: an `image_shape` that rows do not
-    have.
-    """
+    """What a report says of the clusters of `summarize`: with ids of typical rows of a source, and with pictures."""
     if image_shape is not None and estimator.assign_space_ != "original":
         raise InvalidParameterError(f"image_shape={image_shape!r}; centers of a sketch or a kernel are no pictures")
     told, names = [dict(row) for row in clusters], ("typical", "outlying")

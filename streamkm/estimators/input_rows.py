@@ -166,10 +166,7 @@ def _options_of_fit(estimator: Any, X: Any, *, ids: bool) -> dict[str, Any]:
 
 
 def _with_known_names(estimator: Any, source: RowSource, *, reset: bool, named: bool) -> RowSource:
-    """Keep the names of a source's columns; or compare them with those that are kept, and give these in their order.
-
-    `named`: whether columns may come in another order.
-    """
+    """Keep a source's names of columns, or compare them with those kept; `named`: they may come in another order."""
     names: Any = source.feature_names
     known = vars(estimator).get("feature_names_in_")
     if reset:
@@ -216,10 +213,7 @@ def open_weighted(
 
 
 def limit_of_run(estimator: Any, directory: Any, *, restart: bool = False) -> Any:
-    """The estimator's `memory_limit`; of a run that is continued, with what the process held that began it.
-
-    Another process may hold more or less: the plan, and with it the result, would be another one.
-    """
+    """The estimator's `memory_limit`; of a run that is continued, with what the process held that began it."""
     limit = estimator.memory_limit
     if directory is None or restart or not is_given(limit) or given_process_memory(limit) is not None:
         return limit

@@ -1,7 +1,4 @@
-"""Kernel k-means as a scikit-learn estimator: parameters and fitted attributes.
-
-The work is in kernel_kmeans; walking, predicting and saving are those of every estimator.
-"""
+"""`StreamKernelKMeans`: its parameters, its fit, and the attributes that only kernel fits set."""
 
 from __future__ import annotations
 
@@ -259,22 +256,11 @@ class StreamKernelKMeans(DescribedKMeans):
 
         Parameters
         ----------
-        X, y, sample_weight, checkpoint : as for `StreamKMeans.fit`
+        X, y, sample_weight, checkpoint : as for `StreamKMeans.fit`, which raises the same errors
 
         Returns
         -------
         self
-
-        Raises
-        ------
-        InvalidInputError, SourceError
-            For data that cannot be read or are wrong; names the place.
-        InvalidParameterError
-            For a parameter out of range.
-        MemoryLimitError
-            If the work would not fit in memory, before anything is read.
-        CheckpointError, InUseError
-            If the checkpoint is of another fit, or another process has it.
 
         Notes
         -----
@@ -354,13 +340,7 @@ class StreamKernelKMeans(DescribedKMeans):
         return tags
 
     def plan(self, X: Any) -> Plan:
-        """Say what `fit` would do with X: passes, bytes, memory. Reads no rows.
-
-        Raises
-        ------
-        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
-            As `fit` would before its first read.
-        """
+        """Say what `fit` would do with X: passes, bytes, memory. Reads no rows; raises as `fit` would."""
         check_kernel_parameters(self)
         return self.plan_for(open_rows(self, X, reset=None))
 

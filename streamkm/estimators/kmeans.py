@@ -1,7 +1,4 @@
-"""`StreamKMeans`: its parameters, its fit, and the attributes that a fit sets.
-
-The work is in fitting. No logic in `__init__`.
-"""
+"""`StreamKMeans`: its parameters, its fit, and the attributes that a fit sets. The work is in fitting."""
 
 from __future__ import annotations
 
@@ -449,9 +446,7 @@ class StreamKMeans(DescribedKMeans):
         return incremental_from(self, half_life=half_life, first_row=first_row)
 
     def plan(self, X: Any, *, gathers_labels: bool | None = None) -> Plan:
-        """Say what `fit` would do with X: sketch, passes, bytes, memory.
-
-        Reads no rows.
+        """Say what `fit` would do with X: sketch, passes, bytes, memory. Reads no rows.
 
         Parameters
         ----------
@@ -479,10 +474,7 @@ class StreamKMeans(DescribedKMeans):
         gathers_labels: bool = True,
         memory_limit: Any = None,
     ) -> Plan:
-        """As `plan`, for a source that is open, and rows with weights of this sum.
-
-        Below another `memory_limit` if one is given; see `checkpoints.limit_of_run`.
-        """
+        """As `plan`, for an open source and weights of this sum; below another limit if one is given."""
         given = parameters_of(self)
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)

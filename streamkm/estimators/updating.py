@@ -110,11 +110,7 @@ def update_rows(
     labels_to: Any,
     checkpoint: Any,
 ) -> tuple[Stream, NDArray[np.int32] | HeldLabels, dict[str, Any]]:
-    """Count new rows of clusters that are followed; give the stream after it, labels (n,), and what `Update` tells.
-
-    Labels are ids of the new rows; held where workers of a cluster made or wrote them. The stream is not changed,
-    unless this is its first update.
-    """
+    """The stream after new rows, their labels (n,), and what `Update` tells; only a first update changes the stream."""
     source, first_new, rule = labelling.reader.source, stream.next_row, stream.rule
     estimator, weights = labelling.estimator, labelling.weights
     n_before, n_told = stream.n_rows, 0 if stream.followed is None else len(stream.followed.events)
@@ -235,10 +231,7 @@ def _label(
     *,
     stays: bool,
 ) -> tuple[TrackedClusters, AssignResult]:
-    """Label rows by the centers of clusters, and count those that are not far from them and groups, exactly.
-
-    `stays`: whether workers hold the labels.
-    """
+    """Clusters with the rows labelled by their centers, but for far ones; `stays`: whether workers hold the labels."""
     model, decay = _model_of(labelling.model, clusters), Decay(rule.half_life, int(chunk_rows.sum()) - 1)
     ground = None if ground is None or np.isinf(ground.limit) else replace(ground, centers=clusters.centers)
     held = HeldLabels(chunk_rows, context.executor) if stays else None
