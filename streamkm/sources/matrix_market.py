@@ -16,10 +16,10 @@ from scipy.io import mminfo, mmread
 from streamkm.core.exceptions import SourceError
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.binary.numpy_files import LoadedSource
+from streamkm.sources.compressed_text import compression_of, decompressor
 from streamkm.sources.local import unchanged
 from streamkm.sources.memory.arrays import ArraySource, SparseSource
 from streamkm.sources.stored import check_matrix, file_size, name_of, open_binary, opened_path
-from streamkm.sources.svmlight.compressed import compression_of, decompressor
 
 _ENTRY_BYTES = 64  # of an entry of a sparse matrix while rows are made of it; measured, mirrored too
 _DAMAGE = (ValueError, TypeError, OverflowError, EOFError, OSError, MemoryError)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.kernels.text.words import WINDOW
-from streamkm.sources.stored import file_size, open_binary
+from streamkm.sources.stored import file_size
 
 BLOCK_BYTES = 1 << 20
 """Text held at a time: stays in a core's cache between the read and the parse, and outweighs the cost of a call."""
@@ -22,10 +21,7 @@ MAX_LINE_BYTES = 64 << 20
 PLACE_BITS = 44
 """A row's place is ``part << PLACE_BITS | byte``: files below 16 TiB, and half a million of them."""
 
-NO_HINT = 1 << 62
 _LINE_FEED = 10
-_LEAST_READ_BYTES = 1 << 12
-_LINE_BYTES = 1 << 15  # behind the end of a chunk: one request brings its last line too, unless that is longer
 
 Fill: TypeAlias = Callable[[memoryview], int]
 """Fills a buffer with the bytes that come next; gives how many there were."""
@@ -144,13 +140,6 @@ class LineReader:
         self._tell_of_first()
         return True
 
-    def take_beginning(self) -> None:
-        """Take what is held of a line that a watch refused for a whole one, up to its last blank; nothing follows."""
-        self.end = max(self._buffer.rfind(blank, 0, self._filled) for blank in (b" ", b"\t")) + 1
-        self._at_end = True
-        if self.end:
-            self._buffer[self.end - 1] = _LINE_FEED
-
     def skip_line(self, limit: int) -> bool:
         """Drop bytes up to and with the next line feed; False if there is none in front of position `limit`."""
         while self.base < limit:
@@ -187,28 +176,3 @@ def line_number(fill: Fill, offset: int) -> int:
         n_lines += bytes(view[:n_read]).count(b"\n")
         offset -= n_read
     return n_lines
-
-
-@contextmanager
-def opened_bytes(path: str, offset: int, hint: int) -> Iterator[Fill]:
-    """Open a file at a byte; `hint` is a position that the reader means to reach: reading far beyond would be wasted.
-
-    Raises SourceError: it cannot be opened or read, or was changed.
-    """
-    position = offset
-    with open_binary(path, offset, None if hint == NO_HINT else hint + _LINE_BYTES) as file:
-        file.seek(offset)
-
-        def fill(view: memoryview) -> int:
-            nonlocal position
-            n_wanted = min(len(view), max(hint - position, _LEAST_READ_BYTES))
-            try:
-                n_read = file.readinto(view[:n_wanted]) or 0
-            except SourceError:
-                raise
-            except OSError as error:
-                raise SourceError(f"{path}: cannot be read at byte {position:,}: {error.strerror}") from error
-            position += n_read
-            return n_read
-
-        yield fill

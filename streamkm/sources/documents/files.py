@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.chunks import Chunk, ChunkRuns
+from streamkm.sources.compressed_text import compression, describe_line, opened_text, read_text
 from streamkm.sources.documents.base import (
     SAMPLE_BYTES,
     Fields,
@@ -28,7 +29,6 @@ from streamkm.sources.documents.base import (
 from streamkm.sources.documents.hashed import Batch, HashedText
 from streamkm.sources.long_lines import refuse_long
 from streamkm.sources.stored import name_of, opened_path
-from streamkm.sources.svmlight.compressed import compression, describe_line, opened_text, read_text
 from streamkm.sources.text_lines import (
     BLOCK_BYTES,
     MAX_LINE_BYTES,

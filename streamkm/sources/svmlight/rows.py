@@ -6,6 +6,7 @@ the speed of parsing; the chosen rows alone are parsed. Knows nothing of files.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -40,15 +41,10 @@ class TextFormat:
     zero_based: bool  # whether column 0 is written as 0 rather than as 1
     guessed: bool  # whether `zero_based` was found by a look at the text; messages then say so
     dtype: np.dtype[Any]  # float32 or float64
-    is_named: bool = False  # whether names of features fix `n_features`
 
 
 class BadTextError(Exception):
-    """Bad text at a byte of a file; the source turns it into an `InvalidInputError` that names file and line."""
-
-    def __init__(self, byte: int, line_byte: int, problem: str) -> None:
-        super().__init__(problem)
-        self.byte, self.line_byte, self.problem = byte, line_byte, problem
+    """Bad text: the problem, and the byte of the file; the source names file and line."""
 
 
 class RowBuilder:
@@ -153,8 +149,7 @@ class RowBuilder:
         return Rows(X, self._places)
 
     def _complaint(self, lines: LineReader) -> BadTextError:
-        at, line = int(self._job[kernel.TOKEN]), int(self._job[kernel.LINE])
-        status = int(self._job[kernel.STATUS])
+        at, status = int(self._job[kernel.TOKEN]), int(self._job[kernel.STATUS])
         rest = bytes(lines.text[at : min(lines.end, at + _SHOWN_CHARACTERS + 1)])
         token = rest.split(None, 1)[0] if rest.split() else rest
         shown = token.decode("utf-8", "backslashreplace")
@@ -163,16 +158,15 @@ class RowBuilder:
         problem = f"{self._problem(status)}, got {shown!r}"
         if b"\0" in token:
             problem += "; it holds a NUL byte: is this a binary or UTF-16 file?"
-        return BadTextError(lines.base + at, lines.base + line, problem)
+        return BadTextError(problem, lines.base + at)
 
     def _problem(self, status: int) -> str:
         if status == tokens.ZERO_INDEX:
             how = "was taken to be one-based because its head has no index 0" if self._fmt.guessed else "is one-based"
             return f"an index 0, but the input {how}; pass zero_based=True if column 0 is meant"
         if status == tokens.TOO_WIDE and self._fmt.n_features is not None:
-            given = f"the {self._fmt.n_features:,} names of feature_names, which are too few; name every feature"
-            given = given if self._fmt.is_named else "the n_features that was given; pass a larger one"
-            return f"an index beyond {self._largest_accepted():,}, the largest for {given}"
+            remedy = "pass a larger n_features, or a name in feature_names for every feature"
+            return f"an index beyond {self._largest_accepted():,}, the largest for {self._fmt.n_features:,}; {remedy}"
         return _PROBLEMS[status]
 
 
@@ -211,16 +205,7 @@ class IndexedText(IndexedRows):
     def take(self, rows: NDArray[np.int64]) -> Matrix:
         picked = np.empty(int((self.stops[rows] + 1 - self.starts[rows]).sum()), np.uint8)
         gather_lines(self.text, self.starts, self.stops, rows, picked)
-        builder, given = RowBuilder(self.fmt), 0
-
-        def fill(view: memoryview) -> int:
-            nonlocal given
-            part = picked[given : given + len(view)]
-            view[: len(part)] = part.data
-            given += len(part)
-            return len(part)
-
-        lines = LineReader(fill, 0)
+        builder, lines = RowBuilder(self.fmt), LineReader(io.BytesIO(picked).readinto, 0)
         try:
             while lines.load():
                 builder.add(lines, len(picked), 0)

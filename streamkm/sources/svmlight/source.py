@@ -6,10 +6,11 @@ reads on behind its last byte to the end of a line. So nothing has to be scanned
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from copy import copy
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from numpy.typing import DTypeLike
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import ChunkedSource, IndexedRows, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
+from streamkm.sources.compressed_text import PLAIN, compression, describe_line, opened_text, read_text
 from streamkm.sources.formats import COMPRESSED, data_name, signed
 from streamkm.sources.long_lines import LineRoom, refuse_long
 from streamkm.sources.remote import is_remote
@@ -37,15 +39,9 @@ from streamkm.sources.svmlight.rows import (
 from streamkm.sources.text_lines import (
     BLOCK_BYTES,
     MAX_LINE_BYTES,
-    NO_HINT,
     PLACE_BITS,
     Fill,
     LineReader,
-    LongLineError,
-    line_number,
-    opened_bytes,
-    part_and_byte,
-    stop_at_long,
     text_size,
 )
 
@@ -54,6 +50,7 @@ HEAD_BYTES = 1 << 20
 
 REMOTE_READ_FACTOR = 4.0  # a request's bytes are held beside the rows, twice while they arrive
 PROBES, PROBE_BYTES = 16, 1 << 16
+PROBED_FILES, PROBED_TEXT_BYTES = 4, 1 << 20  # of those that can be read from their beginning only
 
 
 class SvmlightSource(ChunkedSource):
@@ -70,6 +67,7 @@ class SvmlightSource(ChunkedSource):
     is_sparse = True
     decodes = True
     n_rows = None
+    _kind: str | None = PLAIN  # of compression; None: that of each file
 
     def __init__(
         self,
@@ -79,21 +77,19 @@ class SvmlightSource(ChunkedSource):
         zero_based: bool | Literal["auto"] = "auto",
         dtype: DTypeLike = np.float64,
     ) -> None:
-        if n_features is not None and not (
-            isinstance(n_features, int | np.integer) and 1 <= n_features <= LARGEST_INT64  # type: ignore[redundant-expr]
-        ):
-            raise InvalidParameterError(f"n_features must be a positive integer or None, got {n_features!r}")
-        if not (zero_based is True or zero_based is False or zero_based == "auto"):
-            raise InvalidParameterError(f'zero_based must be True, False or "auto", got {zero_based!r}')
-        if np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-            raise InvalidParameterError(f"dtype must be float32 or float64, got {np.dtype(dtype)}")
         self.dtype = np.dtype(dtype)
+        is_width = isinstance(n_features, int | np.integer) and 1 <= n_features <= LARGEST_INT64
+        for name, value, accepted, needed in (
+            ("n_features", repr(n_features), n_features is None or is_width, "a positive integer or None"),
+            ("zero_based", repr(zero_based), zero_based in (True, False, "auto"), 'True, False or "auto"'),
+            ("dtype", self.dtype, self.dtype in (np.float32, np.float64), "float32 or float64"),
+        ):
+            if not accepted:
+                raise InvalidParameterError(f"{name} must be {needed}, got {value}")
         given = [paths] if isinstance(paths, str | os.PathLike) else paths
         self.paths = tuple(opened_path(os.fspath(path)) for path in given)
         if not self.paths:
             raise InvalidParameterError("paths must name at least one file, got none")
-        if len(self.paths) > 1 << (63 - PLACE_BITS):
-            raise InvalidParameterError(f"paths must name at most {1 << (63 - PLACE_BITS):,} files")
         self.files = self.paths
         if any(map(is_remote, self.paths)):
             self.read_factor, self.libraries = REMOTE_READ_FACTOR, ("fsspec",)
@@ -129,7 +125,7 @@ class SvmlightSource(ChunkedSource):
         builder = RowBuilder(self._format)
         # one byte back, for the line feed that tells whether the first byte starts a line
         begin = max(chunk.start - 1, 0)
-        with self._open(chunk.part, begin, chunk.stop) as fill:
+        with opened_text(self.paths[chunk.part], begin, chunk.stop, self._kind) as (fill, _):
             lines = self._lines(fill, begin, chunk.part)
             if chunk.start == 0 or lines.skip_line(chunk.stop):
                 while lines.position < chunk.stop and self._load_checked(lines, chunk.part):
@@ -141,47 +137,32 @@ class SvmlightSource(ChunkedSource):
         if chunk.start == 0:
             return None
         begin = chunk.start - 1
-        with self._open(chunk.part, begin, chunk.stop) as fill:
+        with opened_text(self.paths[chunk.part], begin, chunk.stop, self._kind) as (fill, _):
             longest = MAX_LINE_BYTES if self._line_room is None else BLOCK_BYTES  # a longer one is read, and watched
             return index_text(fill, begin, chunk, self._format, partial(self.read, chunk), longest)
 
-    @contextmanager
-    def _open(self, part: int, offset: int = 0, hint: int = NO_HINT) -> Iterator[Fill]:
-        """Give a function that fills a memoryview with the text of a file from a byte on.
-
-        `hint` is a position that the reader means to reach; reading far beyond it would be wasted.
-        """
-        with opened_bytes(self.paths[part], offset, hint) as fill:
-            yield fill
-
-    def _compression(self, part: int) -> str:  # noqa: ARG002
-        """Name what a file is compressed with; "none" for plain text."""
-        return "none"
-
-    def _probe(self) -> tuple[int, int, int, float]:
-        """Look at a few places of the text: (bytes seen, rows, colons, bytes of text in all), a bounded effort."""
-        text_bytes = sum(self.sizes)
-        seen = rows = colons = 0
+    def _probes(self) -> Iterator[tuple[int, int, int]]:
+        """File, first byte and number of bytes of a few places of the text."""
         part, before = 0, 0
-        step = max(text_bytes // PROBES, PROBE_BYTES)
-        for target in range(0, text_bytes, step):
+        for target in range(0, self.n_bytes, max(self.n_bytes // PROBES, PROBE_BYTES)):
             while target - before >= self.sizes[part]:
                 before += self.sizes[part]
                 part += 1
-            view = memoryview(bytearray(PROBE_BYTES))
-            with self._open(part, target - before) as fill:
-                text = bytes(view[: fill(view)])
-            seen += len(text)
-            rows += count_rows(text, target - before + len(text) == self.sizes[part])
-            colons += text.count(b":")
-        return seen, rows, colons, float(text_bytes)
+            yield part, target - before, PROBE_BYTES
 
     @cached_property
     def _densities(self) -> tuple[float, float, float]:
         """Estimate (rows, decoded bytes for each byte of text, values)."""
-        seen, rows, colons, text_bytes = self._probe()
+        seen = rows = colons = used = 0
+        for part, start, n_bytes in self._probes():
+            with opened_text(self.paths[part], start, None, self._kind) as (fill, raw):
+                text = read_text(fill, n_bytes)
+                used += raw.tell() - start
+            seen += len(text)
+            rows += count_rows(text, len(text) < n_bytes or start + len(text) == self.sizes[part])
+            colons += text.count(b":")
         decoded = colons * (self.dtype.itemsize + 4) + rows * 12
-        scale = text_bytes / max(seen, 1)
+        scale = seen * self.n_bytes / max(used, 1) / max(seen, 1)
         return max(1.0, rows * scale), max(decoded / max(seen, 1), 0.01), colons * scale
 
     @property
@@ -197,14 +178,14 @@ class SvmlightSource(ChunkedSource):
 
     def details(self) -> dict[str, str]:
         """Say what the text is like; see `RowSource.details`. Reads the head, for which base the indices have."""
-        packed = sorted({self._compression(part) for part in range(len(self.paths))})
+        packed = sorted({self._kind or compression(path) for path in self.paths})
         base = "zero-based" if self._format.zero_based else "one-based"
         why = f", as the head has {'an' if base == 'zero-based' else 'no'} index 0" if self._format.guessed else ""
         return {
             "format": "svmlight text" + (f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""),
             "nnz": f"about {round(self._densities[2]):,}",
             "indices": base + why,
-            "compression": " and ".join(packed),
+            "compression": " and ".join(packed).replace(PLAIN, "none"),
         }
 
     @cached_property
@@ -214,9 +195,9 @@ class SvmlightSource(ChunkedSource):
 
     @property
     def _format(self) -> TextFormat:
-        guessed, is_named = self.zero_based == "auto", self.feature_names is not None
+        guessed = self.zero_based == "auto"
         zero_based = self._head[1] if guessed else bool(self.zero_based)
-        return TextFormat(self.n_features, zero_based, guessed, self.dtype, is_named)
+        return TextFormat(self.n_features, zero_based, guessed, self.dtype)
 
     @cached_property
     def _head(self) -> tuple[int, bool]:
@@ -230,16 +211,15 @@ class SvmlightSource(ChunkedSource):
         return 0, False
 
     def _read_head(self, builder: RowBuilder, part: int) -> None:
-        """Add the rows at the head of a file, and the beginning of a long one; no plan knows yet what is left."""
-        with self._open(part, hint=HEAD_BYTES) as fill, suppress(BadTextError):  # reading the rows will say so
-            lines = LineReader(fill, 0, watch=stop_at_long)
-            try:
-                while lines.position < HEAD_BYTES and self._load_checked(lines, part):
-                    builder.add(lines, HEAD_BYTES, part)
-            except LongLineError:
-                lines.take_beginning()
-                if self._load_checked(lines, part):
-                    builder.add(lines, HEAD_BYTES, part)
+        """Add the rows at the head of a file, the last as far as it goes; no plan knows yet what memory is left."""
+        with opened_text(self.paths[part], 0, HEAD_BYTES, self._kind) as (fill, _):
+            text = read_text(fill, HEAD_BYTES)
+        if len(text) == HEAD_BYTES:
+            text = text[: 1 + max(map(text.rfind, (b"\n", b" ", b"\t")))]
+        lines = LineReader(io.BytesIO(text).readinto, 0)
+        with suppress(BadTextError):  # reading the rows will say so
+            while self._load_checked(lines, part):
+                builder.add(lines, HEAD_BYTES, part)
 
     def with_line_room(self, room: LineRoom) -> RowSource:
         bounded = copy(self)
@@ -260,13 +240,13 @@ class SvmlightSource(ChunkedSource):
         try:
             loaded = lines.load()
         except InvalidInputError as error:
-            raise self._refused(part, lines.position, lines.position, error) from None
+            raise self._refused(part, lines.position, error) from None
         if loaded and at_start:
             head = bytes(lines.text[: min(lines.end, 8)])
             signature = signed(head)
             if signature in COMPRESSED or signature == "utf-16":
                 remedy = "convert it to UTF-8" if signature == "utf-16" else "use CompressedSvmlightSource or unpack it"
-                raise self._refused(part, 0, 0, f"{data_name(signature)}, not svmlight text; {remedy}")
+                raise self._refused(part, 0, f"{data_name(signature)}, not svmlight text; {remedy}")
             if head.startswith(b"\xef\xbb\xbf"):
                 lines.text[:3] = 32  # blanks in front of a line mean nothing, and positions stay what they are
         return loaded
@@ -275,17 +255,46 @@ class SvmlightSource(ChunkedSource):
         try:
             builder.add(lines, limit, part)
         except BadTextError as bad:
-            raise self._refused(part, bad.line_byte, bad.byte, bad.problem) from None
+            problem, byte = bad.args
+            raise self._refused(part, byte, problem) from None
 
-    def _refused(self, part: int, line_byte: int, byte: int, problem: object) -> InvalidInputError:
-        line = self._line_number(part, line_byte)
-        return InvalidInputError(f"{self.paths[part]}, line {line:,} (byte {byte:,}): {problem}")
-
-    def _line_number(self, part: int, offset: int) -> int:
-        with self._open(part) as fill:
-            return line_number(fill, offset)
+    def _refused(self, part: int, byte: int, problem: object) -> InvalidInputError:
+        return InvalidInputError(f"{self.describe(part << PLACE_BITS | byte)}: {problem}")
 
     def describe(self, place: int) -> str:
         """Say where a row is: ``x.svm, line 7 (byte 512)``. Lines are counted from 1, blank and comment lines too."""
-        part, offset = part_and_byte(place)
-        return f"{self.paths[part]}, line {self._line_number(part, offset):,} (byte {offset:,})"
+        return describe_line(self.paths, place)
+
+
+class CompressedSvmlightSource(SvmlightSource):
+    """Rows of svmlight files of which some or all are compressed, in order; see `SvmlightSource`.
+
+    A file's first bytes say how, else its suffix (``.gz``, ``.bz2``, ``.xz``, ``.zst``); other files are plain.
+    Places count the bytes of the text after decompression.
+    """
+
+    streams = True  # type: ignore[assignment]
+    _kind = None
+    chunks, read, index_rows = RowSource.chunks, RowSource.read, RowSource.index_rows
+
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        """Yield all rows in order; see `RowSource.stream`. Raises as `read`, also for what is truncated or corrupt."""
+        if target_bytes < 1:
+            raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
+        builder = RowBuilder(self._format)
+        for part, path in enumerate(self.paths):
+            with opened_text(path) as (fill, _):
+                lines = self._lines(fill, 0, part)
+                while self._load_checked(lines, part):
+                    # text is about as long as what it decodes to
+                    limit = lines.position + max(target_bytes - builder.n_bytes, 1)
+                    self._add(builder, lines, limit, part)
+                    if builder.n_bytes >= target_bytes:
+                        yield builder.finish()
+                        builder = RowBuilder(self._format)
+        if builder.n_rows:
+            yield builder.finish()
+
+    def _probes(self) -> Iterator[tuple[int, int, int]]:
+        n_probed = min(len(self.paths), PROBED_FILES)
+        return ((len(self.paths) * i // n_probed, 0, PROBED_TEXT_BYTES) for i in range(n_probed))

@@ -23,9 +23,9 @@ from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.arrow import WORKING_BYTES, pyarrow
 from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
+from streamkm.sources.compressed_text import compression, describe_line, opened_text, read_text
 from streamkm.sources.remote import remote_library
 from streamkm.sources.stored import name_of, open_binary, opened_path, read_fully
-from streamkm.sources.svmlight.compressed import compression, describe_line, opened_text, read_text
 from streamkm.sources.tables.columns import (
     TableOptions,
     TableSchema,
