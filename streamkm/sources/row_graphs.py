@@ -55,6 +55,8 @@ class RowGraphs:
         self._tasks: dict[Key, Any] = {**optimized, **dict.fromkeys(self.futures)}
         self._needs, _ = get_deps(self._tasks)
         self._owners = self._find_owners()
+        self._lock, self._locks = threading.Lock(), dict[Key, threading.Lock]()
+        self._kept, self._kept_bytes = OrderedDict[Key, tuple[Any, int]](), 0  # least recently used first
 
     @cached_property
     def n_users(self) -> Counter[Key]:
@@ -88,40 +90,17 @@ class RowGraphs:
 
     def _find_owners(self) -> dict[Key, int]:
         """The row-block that alone needs a task, or `_SEVERAL`; tasks that none needs are left out."""
-        owners: dict[Key, int] = {}
-
-        def claim(key: Key, owner: int) -> None:
-            if owners.setdefault(key, owner) != owner:
-                owners[key] = _SEVERAL
-
-        for number, columns in enumerate(self._rows):
-            for key in columns:
-                claim(key, number)
+        owners = {key: number for number, columns in enumerate(self._rows) for key in columns}
         for key in reversed(toposort(self._tasks, dependencies=self._needs)):
             if key in owners:
                 for need in self._needs[key]:
-                    claim(need, owners[key])
+                    if owners.setdefault(need, owners[key]) != owners[key]:
+                        owners[need] = _SEVERAL
         return owners
 
-
-class InputsHere:
-    """Values of what row-blocks need, for tasks that run in this process.
-
-    Futures are fetched. What several row-blocks need is computed once and kept as far as it is small; the rest is
-    computed again for each.
-    """
-
-    def __init__(self, graphs: RowGraphs) -> None:
-        self._graphs = graphs
-        self._lock = threading.Lock()
-        self._locks: dict[Key, threading.Lock] = {}
-        self._kept: OrderedDict[Key, tuple[Any, int]] = OrderedDict()  # least recently used first
-        self._kept_bytes = 0
-
-    def values(self, keys: Iterable[Key]) -> list[Any]:
-        """Give the inputs of a `RowGraph`."""
-        futures = self._graphs.futures
-        return [futures[key].result() if key in futures else self._computed(key) for key in keys]
+    def values_here(self, keys: Iterable[Key]) -> list[Any]:
+        """Values of inputs in this process: futures are fetched, small values are computed once, others each time."""
+        return [self.futures[key].result() if key in self.futures else self._computed(key) for key in keys]
 
     def _computed(self, key: Key) -> Any:
         with self._lock:
@@ -131,21 +110,16 @@ class InputsHere:
                 if key in self._kept:
                     self._kept.move_to_end(key)
                     return self._kept[key][0]
-            tasks, inputs = self._graphs.of_several([key])
-            given = {each: self._graphs.futures[each].result() for each in inputs}
-            (value,) = run_tasks(tasks, [key], given)
-            self._keep(key, value, int(sizeof(value)))
+            tasks, inputs = self.of_several([key])
+            (value,) = run_tasks(tasks, [key], {each: self.futures[each].result() for each in inputs})
+            n_bytes = int(sizeof(value))
+            with self._lock:
+                self._kept[key], self._kept_bytes = (value, n_bytes), self._kept_bytes + n_bytes
+                while self._kept_bytes > KEPT_BYTES:
+                    # one that is too large by itself pushes no other one out
+                    _, (_, dropped) = self._kept.popitem(last=n_bytes > KEPT_BYTES)
+                    self._kept_bytes -= dropped
             return value
-
-    def _keep(self, key: Key, value: Any, n_bytes: int) -> None:
-        if n_bytes > KEPT_BYTES:
-            return
-        with self._lock:
-            self._kept[key] = (value, n_bytes)
-            self._kept_bytes += n_bytes
-            while self._kept_bytes > KEPT_BYTES:
-                _, (_, dropped) = self._kept.popitem(last=False)
-                self._kept_bytes -= dropped
 
 
 def run_tasks(tasks: Mapping[Key, Any], keys: list[Key], given: Mapping[Key, Any]) -> list[Any]:

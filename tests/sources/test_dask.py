@@ -124,8 +124,8 @@ def test_what_has_no_rows_is_refused(make, message):
 @cases(
     "block, message",
     [
-        (lambda x: x[:, :-1], "row-block 1 .* the array says 7 features"),
-        (lambda x: x[:-1], "row-block 1 .* has 12 rows; the array says 13"),
+        (lambda x: x[:, :-1], r"row-block 1 .* has shape \(13, 6\); the array says \(13, 7\)"),
+        (lambda x: x[:-1], r"row-block 1 .* has shape \(12, 7\); the array says \(13, 7\)"),
         (sp.csr_matrix, r"row-block 1 .* is sparse.*meta=scipy"),
     ],
 )

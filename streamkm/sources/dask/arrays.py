@@ -27,7 +27,7 @@ from streamkm.core.matrix import MASKED_ROWS, Matrix, check_unmasked
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.memory.arrays import SparseSource, open_array
-from streamkm.sources.row_graphs import InputsHere, RowGraphs, same
+from streamkm.sources.row_graphs import RowGraph, RowGraphs, same
 from streamkm.sources.stored import check_matrix, decoded_dtype
 
 _PLACE_BITS = 40
@@ -89,28 +89,23 @@ class DaskSource(ChunkedSource):
 
         What was persisted on a cluster is fetched from there.
         """
-        number = self._number_of(chunk)
-        graphs, inputs = self._cut()
-        row = graphs.row(number)
-        X = self._block(number).joined(row.compute(inputs.values(row.inputs)))
+        row, block = self._made_by(chunk)
+        X = block.joined(row.compute(self.graphs().values_here(row.inputs)))
         return Rows(X, row_places(chunk.start, chunk.start + X.shape[0]))
 
     def graphs(self) -> RowGraphs:
         """Give the graph, cut into row-blocks: made once, in time by its size."""
-        return self._cut()[0]
+        with self._lock:
+            self._graphs = self._graphs or RowGraphs(self._array)
+            return self._graphs
 
     def packed(self, chunk: Chunk) -> tuple[PackedBlock, list[Any]]:
         """Give what makes a row-block wherever it is sent, and keys of `graphs` whose values it needs there."""
-        number = self._number_of(chunk)
-        row = self.graphs().row(number)
-        made = row, self._block(number)
-        # graphs hold functions that were defined on the spot, which plain pickle cannot take along
-        try:
-            return PackedBlock(cloudpickle.dumps(made)), row.inputs
-        except (TypeError, NotImplementedError):  # of open files, which Dask sends by their names
-            from distributed.protocol.pickle import dumps
+        from distributed.protocol.pickle import dumps
 
-            return PackedBlock(dumps(made)), row.inputs
+        row, block = self._made_by(chunk)
+        # functions that were defined on the spot go along, and open files by their names
+        return PackedBlock(dumps((row, block))), row.inputs
 
     def lazily(
         self,
@@ -138,14 +133,16 @@ class DaskSource(ChunkedSource):
             function runs, one row-block at a time; nothing is rechunked.
         """
         n_blocks = len(self._array.chunks[0])
-        stops = np.cumsum(self._array.chunks[0]) if not self._unknown_rows else np.full(n_blocks, -1)
-        starts = np.arange(n_blocks) << _PLACE_BITS if self._unknown_rows else np.concatenate([[0], stops[:-1]])
+        starts, stops = np.arange(n_blocks) << _PLACE_BITS, np.full(n_blocks, -1)
+        if self._starts is not None:
+            starts, stops = self._starts[:-1], self._starts[1:]
         # an array without dimensions, whose block is what `prepare` gives
-        prepared = from_array(_Prepared(prepare), chunks=(), asarray=False, meta=np.empty((), object))
+        named = f"streamkm-{secrets.token_hex(16)}"
+        prepared = from_array(_Prepared(prepare), (), named, asarray=False, meta=np.empty((), object))
         return blockwise(
-            partial(_map_block, function, self._block(None), meta),
+            partial(_map_block, function, self._block(self.name, None), meta),
             "i" if n_columns is None else "ik",
-            *(self._array, "ij", _numbers(starts), "i", _numbers(stops), "i", prepared, ""),
+            *(self._array, "ij", from_array(starts, chunks=1), "i", from_array(stops, chunks=1), "i", prepared, ""),
             new_axes=None if n_columns is None else {"k": n_columns},
             align_arrays=False,
             concatenate=None,
@@ -163,7 +160,7 @@ class DaskSource(ChunkedSource):
         return tuple(int(height) for height in self._array.chunks[0]), True
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_made")}
+        state = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_graphs")}
         # graphs hold functions that were defined on the spot, which plain pickle cannot take along
         return {**state, "_array": cloudpickle.dumps(self._array)}
 
@@ -188,32 +185,21 @@ class DaskSource(ChunkedSource):
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._made: tuple[RowGraphs, InputsHere] | None = None
+        self._graphs: RowGraphs | None = None
         heights = self._array.chunks[0]
         self._starts = None if self._unknown_rows else np.cumsum([0, *heights])
 
-    def _number_of(self, chunk: Chunk) -> int:
-        if self._starts is None:
-            return chunk.start >> _PLACE_BITS
-        # an empty block starts where the next one does: of those, the last has the rows
-        return int(np.searchsorted(self._starts, chunk.start, side="right")) - 1
+    def _made_by(self, chunk: Chunk) -> tuple[RowGraph, _Block]:
+        """The tasks of a row-block, and what it should be."""
+        number, n_rows = chunk.start >> _PLACE_BITS, None
+        if self._starts is not None:
+            # an empty block starts where the next one does: of those, the last has the rows
+            number = int(np.searchsorted(self._starts, chunk.start, side="right")) - 1
+            n_rows = chunk.stop - chunk.start
+        return self.graphs().row(number), self._block(f"row-block {number:,} of {self.name}", n_rows)
 
-    def _cut(self) -> tuple[RowGraphs, InputsHere]:
-        with self._lock:
-            if self._made is None:
-                graphs = RowGraphs(self._array)
-                self._made = graphs, InputsHere(graphs)
-            return self._made
-
-    def _block(self, number: int | None) -> _Block:
-        known = number is not None and not self._unknown_rows
-        return _Block(
-            name=self.name if number is None else f"row-block {number:,} of {self.name}",
-            n_rows=int(self._array.chunks[0][number]) if known else None,
-            n_features=self.n_features,
-            declared=self._array.dtype,
-            is_sparse=self.is_sparse,
-        )
+    def _block(self, name: str, n_rows: int | None) -> _Block:
+        return _Block(name, n_rows, self.n_features, self._array.dtype, self.is_sparse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +215,9 @@ class _Block:
     def joined(self, columns: list[Any]) -> Matrix:
         """Put column blocks side by side; see that the outcome is what the array says."""
         X = join_blocks(columns)
-        if X.ndim != 2 or X.shape[1] != self.n_features:
-            raise InvalidInputError(f"{self.name} has shape {X.shape}; the array says {self.n_features:,} features")
-        if self.n_rows is not None and X.shape[0] != self.n_rows:
-            raise InvalidInputError(f"{self.name} has {X.shape[0]:,} rows; the array says {self.n_rows:,}")
+        declared = (*X.shape[:1], self.n_features) if self.n_rows is None else (self.n_rows, self.n_features)
+        if X.shape != declared:
+            raise InvalidInputError(f"{self.name} has shape {X.shape}; the array says {declared}")
         if sp.issparse(X) and not self.is_sparse:
             raise InvalidInputError(
                 f"{self.name} is sparse, but the array says that its blocks are dense; make the array with "
@@ -274,27 +259,16 @@ class _Prepared:
     dtype = np.dtype(object)
 
     def __init__(self, prepare: Callable[[], Any]):
-        self._prepare = prepare
-        self._token = secrets.token_hex(16)
-        self._lock = threading.Lock()
-        self._values: list[Any] = []
+        self._prepare, self._lock, self._value = prepare, threading.Lock(), None
 
     def __getitem__(self, _: Any) -> Any:
         with self._lock:
-            if not self._values:
-                self._values.append(self._prepare())
-            return self._values[0]
-
-    def __dask_tokenize__(self) -> str:
-        return self._token
+            if self._value is None:
+                self._value = self._prepare()
+            return self._value
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Prepared, (self._prepare,)
-
-
-def _numbers(values: NDArray[np.int64]) -> Any:
-    """One number a row-block."""
-    return from_array(np.asarray(values, np.int64), chunks=1)
 
 
 def _map_block(
@@ -339,9 +313,7 @@ def dask_labels(labels: Any, heights: tuple[int, ...], *, known: bool = True) ->
     whether the array of the data knows its heights. Labels whose heights are as unknown can be used with it.
     """
     array = labels.rechunk((heights,)) if hasattr(labels, "dask") else from_array(labels, chunks=(heights,))
-    if known:
-        return array
-    return array.map_blocks(same, chunks=((math.nan,) * len(heights),), meta=array._meta)
+    return array if known else array.map_blocks(same, chunks=((math.nan,) * len(heights),), meta=array._meta)
 
 
 _FILLED = "da.ma.filled(X.astype(float), "  # arrays of Dask have no method for it
