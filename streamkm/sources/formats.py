@@ -107,13 +107,6 @@ def signed(head: bytes) -> str | None:
     return next((kind for signature, kind in _OTHERS.items() if head.startswith(signature)), None)
 
 
-def data_name(signature: str) -> str:
-    """What `signed` told, for messages."""
-    if signature in FORMATS:
-        return f"{FORMATS[signature].what} data"
-    return {"zip": "a .zip file", "utf-16": "UTF-16 text"}.get(signature, f"{signature} data")
-
-
 def file_format(path: str) -> str:
     """Tell the format of a file or directory: a key of `FORMATS`.
 
@@ -167,15 +160,10 @@ def is_folder(path: str) -> bool:
 def _remote_format(address: Address) -> str:
     """As `file_format`, for what a URL names."""
     name = address.partition("?")[0].rstrip("/")
-    if name.endswith(".zarr"):
+    # web servers have no directories, but what is in them
+    if name.endswith(".zarr") or (address.is_http and not os.path.splitext(name)[1] and _is_zarr(address)):
         return "zarr"
-    try:
-        version = None if address.endswith("/") else address.version or look(address)
-    except SourceNotFoundError:
-        if not address.is_http or not _is_zarr(address):  # web servers have no directories, but what is in them
-            raise
-        return "zarr"
-    if version is None:
+    if address.endswith("/") or (address.version or look(address)) is None:
         if _is_zarr(address):
             return "zarr"
         raise SourceError(
@@ -184,8 +172,6 @@ def _remote_format(address: Address) -> str:
         )
     with open_binary(address) as file:
         head = file.read(_HEAD_BYTES)
-    if address.is_http and head.lstrip().startswith(b"<") and _is_zarr(address):
-        return "zarr"  # the server's own page about the directory
     if signed(head) == "zip":
         raise SourceError(
             f"{address} is a .zip file, which is read from local disks only; download it and pass the file"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import is_sparse
 from streamkm.sources.base import RowSource
@@ -20,7 +21,7 @@ from streamkm.sources.binary.column_names import name_genes
 from streamkm.sources.chosen_columns import by_names, named
 from streamkm.sources.formats import COLUMNS, FORMATS, GENES, STORED, Reader
 from streamkm.sources.frames import is_frame, is_stream
-from streamkm.sources.paths import join, near, open_paths
+from streamkm.sources.paths import join, open_paths
 from streamkm.sources.prepared import WrappedSource
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
     )
     for name in options:
         if name not in known:
-            raise InvalidParameterError(f"unknown option {name}{near(name, known)}; known are {', '.join(known)}")
+            raise InvalidParameterError(f"unknown option {name}{near_hint(name, known)}; known are {', '.join(known)}")
     if not isinstance(options.get("genes", ""), str):
         names = options.pop("genes")
         return by_names(open_source(X, **options), names)
@@ -159,7 +160,8 @@ def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
         return X
     described = not is_package(X, "h5py", "zarr", "xarray") and not is_collection(X)
     if described and all(hasattr(X, name) for name in ("X", "obs", "var")):
-        return _open_anndata(X, options)
+        source = _open_object(X.X, {name: value for name, value in options.items() if name not in GENES})
+        return name_genes(source, X, options.get("var_column"), options.get("genes"))  # of an AnnData object
     if is_package(X, "narwhals") and is_stream(X):
         return _open_object(X.to_native(), options)  # a lazy frame, of any kind
     group = getattr(X, "group", None)
@@ -172,12 +174,6 @@ def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
         f"{type(X).__name__} is not a supported type of rows; pass a path, an array, a sparse matrix, an h5py, Zarr or "
         f"Dask object, or an iterable of chunks"
     )
-
-
-def _open_anndata(X: Any, options: dict[str, Any]) -> RowSource:
-    """Open an AnnData object: its X, with the names of its genes."""
-    source = _open_object(X.X, {name: value for name, value in options.items() if name not in GENES})
-    return name_genes(source, X, options.get("var_column"), options.get("genes"))
 
 
 def is_package(value: Any, *packages: str) -> bool:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import glob
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.sources import remote
 from streamkm.sources.base import RowSource
@@ -20,6 +20,7 @@ from streamkm.sources.local import natural
 from streamkm.sources.remote import Address, is_remote
 from streamkm.sources.stored import opened_path
 
+_TEXT = ("svmlight", "compressed")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # of a key of a folder
 # the first part may be an address: s3://bucket/x.zarr
 _INNER = re.compile(r"(?P<file>(?:.*://)?.+?):(?P<inner>/(?!/)[^:]*)")
@@ -29,7 +30,9 @@ def open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
     """Files of one source: svmlight text together, anything else one part a file."""
     forced, known = options.pop("format", "auto"), ("auto", *(name for name in FORMATS if name != "compressed"))
     if forced not in known:
-        raise InvalidParameterError(f"format={forced!r} is unknown{near(forced, known)}; known are {', '.join(known)}")
+        raise InvalidParameterError(
+            f"format={forced!r} is unknown{near_hint(forced, known)}; known are {', '.join(known)}"
+        )
     reached = options.pop("storage_options", None)
     if reached is not None and not isinstance(reached, Mapping):
         raise InvalidParameterError(f"storage_options must be a mapping of options, got {type(reached).__name__}")
@@ -39,24 +42,22 @@ def open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
     found = [(_looked_at(path, forced), inner) for path, inner in found]
     formats = [file_format(path) if forced in ("auto", "svmlight") else forced for path, _ in found]
     if forced == "svmlight":
-        formats = ["compressed" if form == "compressed" else "svmlight" for form in formats]
-    if any(form in TABLES for form in formats):
-        given = [os.path.expanduser(os.fspath(path)) for path in paths]
-        return _open_tables(found, formats, options, folder_keys(given, [path for path, _ in found]))
-    text = [form in ("svmlight", "compressed") for form in formats]
-    if not any(text):
+        formats = [form if form in _TEXT else "svmlight" for form in formats]
+    kinds = ["svmlight text" if form in _TEXT else form for form in formats]
+    if not any(kind in ("svmlight text", *TABLES) for kind in kinds):
         return join([_open_file(*entry, form, options) for entry, form in zip(found, formats, strict=True)])
-    if not all(text):
-        at = text.index(False)
-        raise InvalidInputError(
-            f"{found[text.index(True)][0]} is text and {found[at][0]} is {formats[at]}; a source is made of svmlight "
-            f"text or of binary files, not of both"
-        )
-    for path, inner in found:
+    for (path, inner), kind in zip(found, kinds, strict=True):
+        if kind != kinds[0]:
+            raise InvalidInputError(
+                f"{found[0][0]} is {kinds[0]} and {path} is {kind}; text and tables are read from files of one format"
+            )
         if inner is not None:
-            raise InvalidParameterError(f"{path} is svmlight text and has nothing inside; leave :{inner} out")
-    reader = FORMATS["compressed" if "compressed" in formats else "svmlight"]
-    return reader.open([path for path, _ in found], options)
+            raise InvalidParameterError(f"{path} is {kind} and has nothing inside; leave :{inner} out")
+    files = [path for path, _ in found]
+    if kinds[0] in TABLES:
+        given = [os.path.expanduser(os.fspath(path)) for path in paths]
+        return FORMATS[kinds[0]].open(files, options, keys=folder_keys(given, files))
+    return FORMATS["compressed" if "compressed" in formats else "svmlight"].open(files, options)
 
 
 def _files(path: str, storage_options: Mapping[str, Any]) -> list[tuple[str, str | None]]:
@@ -66,22 +67,6 @@ def _files(path: str, storage_options: Mapping[str, Any]) -> list[tuple[str, str
         for entry in locate(path, storage_options)
         for each in ([(file, None) for file in folder_files(entry[0])] if is_folder(entry[0]) else [entry])
     ]
-
-
-def _open_tables(
-    found: list[tuple[str, str | None]], formats: list[str], options: Mapping[str, Any], keys: Sequence[Any]
-) -> RowSource:
-    """Open files of one table; `keys` are those of each file's folders."""
-    other = next((number for number, form in enumerate(formats) if form != formats[0]), None)
-    if other is not None:
-        raise InvalidInputError(
-            f"{found[0][0]} is {formats[0]} and {found[other][0]} is {formats[other]}; a table is made of files of one "
-            f"format"
-        )
-    for path, inner in found:
-        if inner is not None:
-            raise InvalidParameterError(f"{path} is {formats[0]} and has nothing inside; leave :{inner} out")
-    return FORMATS[formats[0]].open([path for path, _ in found], options, keys=keys)
 
 
 def _looked_at(path: str, forced: str) -> str:
@@ -125,7 +110,7 @@ def locate(path: str, storage_options: Mapping[str, Any] | None = None) -> list[
         raise SourceNotFoundError(f"{file} is a link to {os.readlink(file)}, which does not exist")
     folder = Path(file).parent
     here = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    raise SourceNotFoundError(f"{file} does not exist{near(Path(file).name, here)}")
+    raise SourceNotFoundError(f"{file} does not exist{near_hint(Path(file).name, here)}")
 
 
 def folder_files(path: str) -> list[str]:
@@ -184,12 +169,6 @@ def _refuse_logged(path: str) -> None:
                 f"{path} is a table of {name}, whose files may hold rows that were deleted since; pass {remedy}, or "
                 f"for all that is in the files a glob such as {os.path.join(path, '**', '*.parquet')}"
             )
-
-
-def near(name: Any, known: Iterable[str]) -> str:
-    """A hint at the known name that is most like another."""
-    near = difflib.get_close_matches(str(name), sorted(known), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def join(parts: list[RowSource]) -> RowSource:

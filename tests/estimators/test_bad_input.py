@@ -117,7 +117,7 @@ def npy_files(*widths: int) -> Callable[[], Any]:
 
 BYTE_20 = r"^x.svm, line 3 \(byte "
 CASES = {
-    "missing file": Case(text(GOOD, "y.svm"), r"^x.svm does not exist \(did you mean y.svm\?\)", FileNotFoundError),
+    "missing file": Case(text(GOOD, "y.svm"), r"^x.svm does not exist \(did you mean 'y.svm'\?\)", FileNotFoundError),
     "directory": Case(lambda: Path("x.svm").mkdir(), r"^x.svm is a directory.*pass a glob such as x.svm/\*", OSError),
     "only comments": Case(text("# a\n\n  # b\n"), "^x.svm has no rows; needed: at least 1"),
     "index 0 in one-based text": Case(

@@ -65,7 +65,7 @@ def test_the_format_can_be_named(folder):
         np.testing.assert_array_equal(all_rows(open_source(folder / name, format=form)), X)
     with pytest.raises(SourceError, match=r"x\.npy cannot be opened as HDF5"):
         open_source(folder / "x.npy", format="hdf5")
-    with pytest.raises(InvalidParameterError, match=r"format='hdf' is unknown \(did you mean hdf5\?\)"):
+    with pytest.raises(InvalidParameterError, match=r"format='hdf' is unknown \(did you mean 'hdf5'\?\)"):
         open_source(folder / "x.npy", format="hdf")
 
 
@@ -76,7 +76,7 @@ def test_a_path_inside_of_a_file(folder, tmp_path):
         open_source(f"{folder}/x.h5:/X", dataset="X")
     with pytest.raises(InvalidParameterError, match="nothing inside; leave :/X out"):
         open_source(f"{folder}/x.svm:/X")
-    with pytest.raises(SourceNotFoundError, match=r"x\.h does not exist \(did you mean x\.h5\?\)"):
+    with pytest.raises(SourceNotFoundError, match=r"x\.h does not exist \(did you mean 'x\.h5'\?\)"):
         open_source(f"{folder}/x.h:/X")
     (tmp_path / "link.npy").symlink_to("nowhere.npy")
     with pytest.raises(SourceNotFoundError, match=r"link\.npy is a link to nowhere\.npy, which does not exist"):
@@ -88,7 +88,7 @@ def test_several_files(folder):
     np.testing.assert_array_equal(all_rows(source), np.vstack([X, X, X]))
     assert source.describe(54) == f"row 1 of {folder}/x.h5:/X"
     assert len(all_rows(open_source([folder / "x.svm", folder / "x.svm.gz"]))) == 106
-    with pytest.raises(InvalidInputError, match=r"is text and .* is npy"):
+    with pytest.raises(InvalidInputError, match=r"is svmlight text and .* is npy"):
         open_source([folder / "x.svm", folder / "x.npy"])
     with pytest.raises(SourceNotFoundError, match="no file matches"):
         open_source(folder / "y*.h5")
@@ -97,7 +97,7 @@ def test_several_files(folder):
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        ("x.h5", {"datset": "X"}, r"unknown option datset \(did you mean dataset\?\)"),
+        ("x.h5", {"datset": "X"}, r"unknown option datset \(did you mean 'dataset'\?\)"),
         ("x.npy", {"dataset": "X"}, r"dataset= does not apply to \.npy; its options are dtype"),
         ("x.svm", {"key": "X"}, "key= does not apply to svmlight text"),
         ("x.h5", {"zero_based": True}, "zero_based= does not apply to HDF5; its options are dataset, follow_external"),

@@ -23,7 +23,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import ChunkedSource, IndexedRows, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.compressed_text import PLAIN, compression, describe_line, opened_text, read_text
-from streamkm.sources.formats import COMPRESSED, data_name, signed
+from streamkm.sources.formats import COMPRESSED, signed
 from streamkm.sources.long_lines import LineRoom, refuse_long
 from streamkm.sources.remote import is_remote
 from streamkm.sources.stored import name_of, opened_path
@@ -245,8 +245,10 @@ class SvmlightSource(ChunkedSource):
             head = bytes(lines.text[: min(lines.end, 8)])
             signature = signed(head)
             if signature in COMPRESSED or signature == "utf-16":
-                remedy = "convert it to UTF-8" if signature == "utf-16" else "use CompressedSvmlightSource or unpack it"
-                raise self._refused(part, 0, f"{data_name(signature)}, not svmlight text; {remedy}")
+                found, remedy = f"{signature} data", "use CompressedSvmlightSource or unpack it"
+                if signature == "utf-16":
+                    found, remedy = "UTF-16 text", "convert it to UTF-8"
+                raise self._refused(part, 0, f"{found}, not svmlight text; {remedy}")
             if head.startswith(b"\xef\xbb\xbf"):
                 lines.text[:3] = 32  # blanks in front of a line mean nothing, and positions stay what they are
         return loaded
