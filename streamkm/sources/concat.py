@@ -17,8 +17,8 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.csr_rows import make_csr
 from streamkm.sources.frames import check_same_columns, order_of
+from streamkm.sources.stored import make_csr
 
 
 class PartsSource(ChunkedSource):

@@ -51,7 +51,7 @@ def file_fingerprint(path: str) -> dict[str, Any]:
     """
     if is_remote(path):
         return remote.fingerprint(path)
-    path = local.opened(path)
+    path, digest = local.opened(path), hashlib.blake2b(digest_size=16)
     if path.version is None:
         found = sorted(
             (os.path.relpath(entry, path), os.stat(entry))
@@ -60,16 +60,15 @@ def file_fingerprint(path: str) -> dict[str, Any]:
         )
         listed = "\n".join(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in found)
         size = sum(stat.st_size for _, stat in found)
-        newest = max((stat.st_mtime_ns for _, stat in found), default=0)
-        return _described(path, size, newest, hashlib.blake2b(os.fsencode(listed), digest_size=16))
-    size = path.version.n_bytes
-    digest = hashlib.blake2b(digest_size=16)
-    block = memoryview(bytearray(min(SAMPLE_BYTES, size)))
-    with open_binary(path) as file:
-        last = size - len(block)
-        for start in sorted({last * i // (SAMPLES - 1) for i in range(SAMPLES)}):
-            digest.update(block[: read_fully(file, block, start)])
-    return _described(path, size, path.version.mtime_ns, digest)
+        mtime_ns = max((stat.st_mtime_ns for _, stat in found), default=0)
+        digest.update(os.fsencode(listed))
+    else:
+        size, mtime_ns = path.version.n_bytes, path.version.mtime_ns
+        block = memoryview(bytearray(min(SAMPLE_BYTES, size)))
+        with open_binary(path) as file:
+            for start in sorted({(size - len(block)) * i // (SAMPLES - 1) for i in range(SAMPLES)}):
+                digest.update(block[: read_fully(file, block, start)])
+    return {"path": os.path.abspath(path), "bytes": size, "mtime_ns": mtime_ns, "sample": digest.hexdigest()}
 
 
 def differences(then: Any, now: Any, where: str = "") -> list[str]:
@@ -84,10 +83,6 @@ def differences(then: Any, now: Any, where: str = "") -> list[str]:
         pairs = enumerate(zip(then, now, strict=True))
         return [each for i, (old, new) in pairs for each in differences(old, new, f"{where}[{i}]")]
     return [] if then == now else [f"{where} is {json.dumps(now)}, was {json.dumps(then)}"]
-
-
-def _described(path: str, size: int, mtime_ns: int, digest: Any) -> dict[str, Any]:
-    return {"path": os.path.abspath(path), "bytes": size, "mtime_ns": mtime_ns, "sample": digest.hexdigest()}
 
 
 def _sampled_rows(source: RowSource) -> str:

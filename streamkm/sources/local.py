@@ -22,13 +22,6 @@ from typing import Any
 
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
 
-_KINDS = (
-    (stat.S_ISFIFO, "a FIFO (named pipe)"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a character device"),
-    (stat.S_ISBLK, "a block device"),
-)
-
 
 def natural(path: str) -> tuple[list[Any], str]:
     """Sorting key of a path: numbers count by their value, so that part-2 comes before part-10."""
@@ -89,18 +82,13 @@ class LocalFile(io.FileIO):
     def __init__(self, path: LocalPath) -> None:
         if path.version is None:
             raise SourceError(f"{path} is a directory; name files, or a glob of them")
-        self._path, self._version = path, path.version
+        self._path, self._version, self.size = path, path.version, path.version.n_bytes
         super().__init__(path, "rb")
         try:
             self._check()
         except SourceError:
             self.close()
             raise
-
-    @property
-    def size(self) -> int:
-        """Bytes that the file has."""
-        return self._version.n_bytes
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Read as files do, and check."""
@@ -144,10 +132,9 @@ def status_of(path: str) -> os.stat_result:
 def refuse_special(path: str, status: os.stat_result) -> None:
     """Refuse what is neither a file nor a directory: it may block for ever, and gives its bytes once."""
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        kind = next((what for is_it, what in _KINDS if is_it(status.st_mode)), "something else")
         raise SourceError(
-            f"{path} is {kind}, not a regular file; name files, or a glob that leaves it out (what comes through a "
-            f"pipe, write to a file first)"
+            f"{path} is a FIFO (named pipe), a socket or a device, not a regular file; name files, or a glob that "
+            f"leaves it out (what comes through a pipe, write to a file first)"
         )
 
 
@@ -174,11 +161,8 @@ def time_text(mtime_ns: int) -> str:
 
 def copies_hint(elsewhere: bool) -> str:
     """Say what to do, where the difference may be one between machines."""
-    return (
-        "; if this machine has a copy of its own, copy it again with its time of change (cp -p, rsync -t)"
-        if elsewhere
-        else ""
-    )
+    hint = "; if this machine has a copy of its own, copy it again with its time of change (cp -p, rsync -t)"
+    return hint if elsewhere else ""
 
 
 def _compare(path: str, then: FileVersion, status: os.stat_result) -> None:

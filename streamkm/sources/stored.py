@@ -1,9 +1,6 @@
-"""Stored arrays: one- and two-dimensional arrays on disk that are read by rows.
+"""Stored arrays, which every binary format is reduced to, and what all readers agree on: which rows they give.
 
-Responsible for the small interface that every binary format is reduced to (`StoredArray`), for the format that needs no
-library (`FileArray`: values one after the other in a file) and for what the readers agree on: which dtypes have rows in
-them, and what they are given as. Knows no container format: what a dataset is called and where its bytes are is found
-by the module of that format.
+Knows no container format: what a dataset is called and where its bytes are is found by the module of that format.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.display import displayed
@@ -23,7 +21,10 @@ from streamkm.sources.local import LocalFile, LocalPath
 from streamkm.sources.remote import Address, RemoteFile, is_remote, remote_library
 
 RawFile = LocalFile | RemoteFile
-"""What `open_raw` gives."""
+"""What `open_binary` gives."""
+
+INT32_MAX = int(np.iinfo(np.int32).max)
+"""Largest number of features and of values that 32-bit indices serve."""
 
 
 class StoredArray(ABC):
@@ -125,8 +126,6 @@ class FileArray(StoredArray):
             out.byteswap(inplace=True)
 
     def _fill(self, file: Any, values: NDArray[Any], position: int, start: int, stop: int) -> None:
-        if not values.size:
-            return
         view = memoryview(values.reshape(-1).view(np.uint8).data)
         got = read_fully(file, view, self._offset + position)
         if got < len(view):
@@ -157,20 +156,16 @@ def name_of(paths: Sequence[str]) -> str:
     return displayed(str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more")
 
 
-def open_raw(path: str, start: int = 0, stop: int | None = None) -> RawFile:
-    """Open a file or object, unbuffered; raises what the system raises, and SourceError for one that was changed.
-
-    `start` and `stop` are the bytes that will be read, where that is known: requests to servers are as large.
-    """
-    if not is_remote(path):
-        return LocalFile(local.opened(path))
-    return RemoteFile(path if isinstance(path, Address) else Address(path), (start, stop or 0))
-
-
 def open_binary(path: str, start: int = 0, stop: int | None = None) -> RawFile:
-    """Open a file or object for positioned reads, as `open_raw` does; the system's errors become SourceError."""
+    """Open a file or object for positioned reads, unbuffered.
+
+    `start` and `stop` are the bytes that will be read, where that is known: requests to servers are as large. Raises
+    SourceError, also for one that was changed.
+    """
     try:
-        return open_raw(path, start, stop)
+        if not is_remote(path):
+            return LocalFile(local.opened(path))
+        return RemoteFile(path if isinstance(path, Address) else Address(path), (start, stop or 0))
     except SourceError:
         raise
     except FileNotFoundError as error:
@@ -212,18 +207,16 @@ def decoded_dtype(stored: np.dtype[Any], name: str) -> np.dtype[Any]:
     Raises InvalidInputError: strings, objects, records, complex numbers, dates.
     """
     if stored.kind not in "biuf":
-        kinds = {"O": "Python objects", "U": "strings", "S": "strings", "c": "complex numbers", "V": "records"}
-        what = kinds.get(stored.kind, "values")
         if stored.kind == "V" and stored.itemsize == 2 and stored.names is None:
             raise InvalidInputError(
                 f"{name} holds values of two bytes without a type ({stored}), as NumPy stores bfloat16; pass "
                 f'dtype="bfloat16" if they are (data.dtype in a configuration), else save numbers'
             )
-        made = "numpy.lib.recfunctions.structured_to_unstructured(records)" if stored.names else "read into memory"
-        remedy = f". Pass them as an array of rows: {made}" if stored.kind == "V" else ""
-        what = "arrays" if stored.subdtype is not None else what
+        kinds = {"O": "Python objects", "U": "strings", "S": "strings", "c": "complex numbers", "V": "records"}
+        remedy = ": numpy.lib.recfunctions.structured_to_unstructured(records)" if stored.names else ""
         raise InvalidInputError(
-            f"{name} holds {what} ({stored}); rows must be real numbers: bool, int or float{remedy}"
+            f"{name} holds {kinds.get(stored.kind, 'values')} ({stored}); rows must be real numbers: bool, int or "
+            f"float{remedy}"
         )
     if stored.kind == "b":
         return np.dtype(np.uint8)
@@ -240,7 +233,56 @@ def check_matrix(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> Non
     if len(shape) != 2:
         remedy = "reshape it to (n, 1) or (1, d)" if len(shape) == 1 else "reshape each sample to one row"
         raise InvalidInputError(f"{name} has {len(shape)} dimensions {shape}; rows need 2, (n, d): {remedy}")
-    if shape[0] == 0:
-        raise InvalidInputError(f"{name} has 0 rows {shape}; at least 1 is needed")
-    if shape[1] == 0:
-        raise InvalidInputError(f"{name} has 0 features (columns) {shape}; at least 1 is needed")
+    for length, what in zip(shape, ("rows", "features (columns)"), strict=True):
+        if length == 0:
+            raise InvalidInputError(f"{name} has 0 {what} {shape}; at least 1 is needed")
+
+
+def csr_rows(
+    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], *, n_features: int, name: str, first_row: int
+) -> sp.csr_array:
+    """Make CSR rows that a kernel may walk without looking: indices in range, rising and distinct within a row.
+
+    `data`, `indices` (nnz,): not changed; shared with the result where nothing had to be repaired. `indptr` (n + 1,):
+    from 0 to nnz, never falling. The result has 32-bit indices where they suffice; entries of a row that name the same
+    feature are added up. Raises InvalidInputError, naming the row: an index below 0 or not below `n_features`. O(nnz).
+    """
+    # read as unsigned, a negative index is a huge one: one comparison finds both kinds
+    if len(indices) and indices.view(f"u{indices.itemsize}").max() >= n_features:
+        at = int(((indices < 0) | (indices >= n_features)).argmax())
+        row = first_row + int(np.searchsorted(indptr, at, side="right")) - 1
+        raise InvalidInputError(
+            f"index {indices[at]} in row {row:,} of {name} is out of range; {n_features:,} features allow "
+            f"0-{n_features - 1:,}"
+        )
+    narrow = n_features <= INT32_MAX and len(data) <= INT32_MAX
+    index_dtype = np.int32 if narrow else np.int64
+    X = make_csr(
+        data, indices.astype(index_dtype, copy=False), indptr.astype(index_dtype, copy=False), n_features=n_features
+    )
+    return X if X.has_canonical_format else _canonical(X, name)
+
+
+def make_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], *, n_features: int) -> sp.csr_array:
+    """Put sound arrays together as a csr_array, which shares them.
+
+    SciPy's constructor would copy arrays that are slices of much larger ones, which is eight times the work of all
+    other checks.
+    """
+    X = sp.csr_array((len(indptr) - 1, n_features), dtype=data.dtype)
+    X.data, X.indices, X.indptr = data, indices, indptr
+    return X
+
+
+def _canonical(X: sp.csr_array, name: str) -> sp.csr_array:
+    """Sort the indices of every row and add up duplicates, in a copy; the dtype stays."""
+    wide = X.dtype if X.dtype.kind == "f" else np.dtype(f"{X.dtype.kind}8")
+    out = X.astype(wide, copy=True)
+    out.sum_duplicates()
+    narrow = out.astype(X.dtype, copy=False)
+    if X.dtype.kind != "f" and np.any(narrow.data != out.data):
+        raise InvalidInputError(
+            f"entries of {name} that name the same row and feature add up to more than {X.dtype} holds; "
+            f"convert the data to a wider type or add the entries up"
+        )
+    return narrow

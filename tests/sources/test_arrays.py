@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources import open_source
-from streamkm.sources.csr_rows import csr_rows
+from streamkm.sources.stored import csr_rows
 from tests.contracts import Opened, SourceContract, assemble
 from tests.fresh import run_fresh
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrices, sparse_matrix

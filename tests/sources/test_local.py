@@ -340,7 +340,7 @@ def no_file(request, tmp_path, monkeypatch):
 @pytest.mark.parametrize("form", ["auto", "hdf5", "npy", "npz", "zarr", "svmlight", "store"])
 def test_what_is_no_file_is_refused(no_file, form):
     what, path = no_file
-    with pytest.raises(SourceError, match=rf"{path} is {what}.*, not a regular file; name files"):
+    with pytest.raises(SourceError, match=rf"{path} is .*{what}.*, not a regular file; name files"):
         open_source(path, format=form)
 
 
@@ -348,7 +348,7 @@ def test_what_is_no_file_is_refused(no_file, form):
 def test_what_is_no_file_of_documents_is_refused(no_file, form):
     what, path = no_file
     options = {} if form in ("auto", "lines") else {"field": "text"}
-    with pytest.raises(SourceError, match=rf"{path} is {what}.*, not a regular file; name files"):
+    with pytest.raises(SourceError, match=rf"{path} is .*{what}.*, not a regular file; name files"):
         open_documents(path, format=form, **options)
 
 
@@ -356,7 +356,7 @@ def test_what_is_no_file_among_those_of_a_glob(no_file):
     what, path = no_file
     np.save("a.npy", dense(0))
     for opener in (open_source, open_documents):
-        with pytest.raises(SourceError, match=rf"b.data is {what}"):
+        with pytest.raises(SourceError, match=rf"b.data is .*{what}"):
             opener(str(path.parent / "*.*"))
 
 
@@ -364,7 +364,7 @@ def test_what_is_no_file_in_a_zarr_store(no_file):
     what, _ = no_file
     write_zarr(Path("x.zarr"), 0)
     Path("b.data").rename("x.zarr/c/0/9")
-    with pytest.raises(SourceError, match=rf"x.zarr/c/0/9 is {what}"):
+    with pytest.raises(SourceError, match=rf"x.zarr/c/0/9 is .*{what}"):
         open_source("x.zarr")
 
 

@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import ChunkedSource, Rows, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.csr_rows import INT32_MAX, csr_rows
 from streamkm.sources.dense import check_count
-from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
+from streamkm.sources.stored import INT32_MAX, StoredArray, check_matrix, csr_rows, decoded_dtype
 
 _KEPT_INDPTR_BYTES = 1 << 26
 _KEPT_BOUNDARY_BYTES = 1 << 24

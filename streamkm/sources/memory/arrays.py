@@ -18,7 +18,6 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
 from streamkm.sources.base import ChunkedSource, Rows, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.csr_rows import csr_rows
 from streamkm.sources.dense import (
     Bfloat16Source,
     DenseSource,
@@ -40,7 +39,7 @@ from streamkm.sources.frames import (
     without_index,
 )
 from streamkm.sources.memory.tables import MemoryTable
-from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype
+from streamkm.sources.stored import FileArray, check_matrix, csr_rows, decoded_dtype
 
 logger = logging.getLogger(__name__)
 
