@@ -26,7 +26,7 @@ from streamkm.passes.sizes import Sizes
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import HELD_SHARE, PlannedWorkers, excess_bytes, process_memory
 from streamkm.sources.base import SMALLEST_CHUNK_BYTES, RowSource, decoded_row_bytes, default_chunk_bytes
-from streamkm.sources.long_lines import LineRoom
+from streamkm.sources.text_lines import LineRoom
 
 SAMPLE_BYTES = 256 * MIB
 LOADED_ROOM_MIB = 512  # beside what is loaded whole, which is not planned before

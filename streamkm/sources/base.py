@@ -21,7 +21,7 @@ from streamkm.sources.chunks import Chunk, ChunkRuns, chunk_runs
 
 if TYPE_CHECKING:
     from streamkm.preparation import Preparation
-    from streamkm.sources.long_lines import LineRoom
+    from streamkm.sources.text_lines import LineRoom
 
 
 MIB = 1 << 20

@@ -18,7 +18,7 @@ from streamkm.preparation.moments import SUM_BYTES
 from streamkm.preparation.preparation import FILL
 from streamkm.sources.base import IndexedRows, Rows, RowSource, decoded_row_bytes
 from streamkm.sources.chunks import Chunk, chunk_runs
-from streamkm.sources.long_lines import LineRoom
+from streamkm.sources.text_lines import LineRoom
 
 logger = logging.getLogger(__name__)
 

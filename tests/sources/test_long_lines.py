@@ -16,8 +16,7 @@ import scipy.sparse as sp
 
 from streamkm import StreamKMeans, open_documents, open_source
 from streamkm.core.exceptions import MemoryLimitError
-from streamkm.sources.long_lines import LONG_BYTES, LineRoom
-from streamkm.sources.text_lines import BLOCK_BYTES
+from streamkm.sources.text_lines import BLOCK_BYTES, LONG_BYTES, LineRoom
 from tests.limits import limited
 from tests.tables import slow_but
 

@@ -18,7 +18,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from streamkm import StreamKMeans, open_documents
 from streamkm.cli.data import read_text_settings
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, SourceError
-from streamkm.sources.long_lines import LONG_BYTES, LineRoom
+from streamkm.sources.text_lines import LONG_BYTES, LineRoom
 from streamkm.text import FeatureHashing
 from tests.cli.test_cli import run
 from tests.contracts import Opened, SourceContract

@@ -14,7 +14,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import row_places
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.documents.hashed import Batch, HashedText
-from streamkm.sources.long_lines import LONG_BYTES
+from streamkm.sources.text_lines import LONG_BYTES
 from streamkm.text.feature_hashing import KINDS, FeatureHashing, Input, kind_remedy
 
 SAMPLE_BYTES = 1 << 17  # text that is looked at to tell how many rows there are, and how large they become

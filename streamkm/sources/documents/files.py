@@ -27,7 +27,6 @@ from streamkm.sources.documents.base import (
     shown,
 )
 from streamkm.sources.documents.hashed import Batch, HashedText
-from streamkm.sources.long_lines import refuse_long
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.text_lines import (
     BLOCK_BYTES,
@@ -36,6 +35,7 @@ from streamkm.sources.text_lines import (
     LineReader,
     LongLineError,
     Watch,
+    refuse_long,
     stop_at_long,
     text_size,
 )

@@ -20,8 +20,8 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom
 from streamkm.sources.prepared import CachedRows, PreparedRows, WrappedSource
+from streamkm.sources.text_lines import LONG_BYTES, LineCost, LineRoom
 from streamkm.text import BadDocumentError, FeatureHashing, TfIdf
 
 _VALUE_BYTES, _ROW_BYTES = 4, 12  # an index; a pointer and a place

@@ -23,10 +23,10 @@ from streamkm.sources.documents.files import decoded
 from streamkm.sources.documents.hashed import Batch, HashedText
 from streamkm.sources.formats import is_folder
 from streamkm.sources.local import natural, opened
-from streamkm.sources.long_lines import LONG_BYTES, refuse_long
 from streamkm.sources.paths import visible_files
 from streamkm.sources.remote import remote_library
 from streamkm.sources.stored import file_size, name_of, open_binary, opened_path
+from streamkm.sources.text_lines import LONG_BYTES, refuse_long
 from streamkm.text import FeatureHashing
 
 _SAMPLE_ROWS = 256

@@ -24,7 +24,6 @@ from streamkm.sources.base import ChunkedSource, IndexedRows, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.compressed_text import PLAIN, compression, describe_line, opened_text, read_text
 from streamkm.sources.formats import COMPRESSED, signed
-from streamkm.sources.long_lines import LineRoom, refuse_long
 from streamkm.sources.remote import is_remote
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight.rows import (
@@ -42,6 +41,8 @@ from streamkm.sources.text_lines import (
     PLACE_BITS,
     Fill,
     LineReader,
+    LineRoom,
+    refuse_long,
     text_size,
 )
 
