@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,15 +104,7 @@ class ChunkRuns(Sequence[Chunk]):
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    @overload
-    def __getitem__(self, index: int) -> Chunk: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Chunk, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> Chunk | tuple[Chunk, ...]:
-        if isinstance(index, slice):
-            return tuple(self[each] for each in range(*index.indices(len(self))))
+    def __getitem__(self, index: int) -> Chunk:  # type: ignore[override]
         at = range(len(self))[index]
         run = int(np.searchsorted(self._ends, at, side="right"))
         n_chunks, part, start, length, n_bytes = self._runs[run].tolist()
@@ -133,9 +125,6 @@ class ChunkRuns(Sequence[Chunk]):
         return all(mine == its for mine, its in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self):,} chunks)"
 
 
 def chunk_runs(chunks: Sequence[Chunk]) -> ChunkRuns:

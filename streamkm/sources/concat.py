@@ -44,16 +44,12 @@ class PartsSource(ChunkedSource):
         for number, part in enumerate(parts):
             if part.n_rows is None or part.n_features is None:
                 raise InvalidInputError(f"part {number} ({part.name}) cannot tell its shape; open it alone")
-            if part.is_sparse != first.is_sparse:
-                kinds = ("dense", "sparse")
+            if part.is_sparse != first.is_sparse or (not part.is_sparse and part.n_features != first.n_features):
+                kind = {True: "sparse", False: "dense"}
                 raise InvalidInputError(
-                    f"part {number} ({part.name}) is {kinds[part.is_sparse]} and part 0 ({first.name}) "
-                    f"{kinds[first.is_sparse]}; all parts must be of one kind"
-                )
-            if not part.is_sparse and part.n_features != first.n_features:
-                raise InvalidInputError(
-                    f"part {number} ({part.name}) has {part.n_features:,} features and part 0 ({first.name}) "
-                    f"{first.n_features:,}; dense parts must have equally many"
+                    f"part {number} ({part.name}) has {part.n_features:,} {kind[part.is_sparse]} features and part 0 "
+                    f"({first.name}) {first.n_features:,} {kind[first.is_sparse]} ones; all parts must be sparse, or "
+                    f"dense with equally many"
                 )
             ordered = check_same_columns if part.computed else order_of
             order = ordered(part.feature_names, first.feature_names, f"part {number}", "part 0")

@@ -160,7 +160,7 @@ CASES = {
         csr_hdf5(indices=put(0, -1)), "^index -1 in row 1 of x.h5:/X is out of range", path="x.h5"
     ),
     "files of different widths": Case(
-        npy_files(7, 8), r"^part 1 \(part1.npy\) has 8 features and part 0 \(part0.npy\) 7", path="part*.npy"
+        npy_files(7, 8), r"^part 1 \(part1.npy\) has 8 dense features and part 0 \(part0.npy\) 7", path="part*.npy"
     ),
     "pickle": Case(
         lambda: np.save("x.npy", np.array([[{}]]), allow_pickle=True),
@@ -320,8 +320,8 @@ def test_more_clusters_than_rows(folder, kind):
 @cases(
     "X, message",
     [
-        ([np.ones((3, 7)), np.ones((3, 8))], r"^part 1 \(array\) has 8 features and part 0 \(array\) 7"),
-        ([np.ones((3, 7)), sp.csr_array(np.ones((3, 7)))], "^part 1 .* is sparse and part 0 .* dense"),
+        ([np.ones((3, 7)), np.ones((3, 8))], r"^part 1 \(array\) has 8 dense features and part 0 \(array\) 7"),
+        ([np.ones((3, 7)), sp.csr_array(np.ones((3, 7)))], "^part 1 .* has 7 sparse features and part 0 .* dense"),
         (
             lambda: iter([np.ones((3, 7)), np.ones((3, 6))]),
             "^chunk 1 of iterable of chunks has 6 features; 7 are needed",

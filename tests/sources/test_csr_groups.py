@@ -99,10 +99,10 @@ def test_what_is_held_is_bounded(monkeypatch):
     monkeypatch.setattr(csr_groups, "_KEPT_BOUNDARY_BYTES", 500)
     source, _ = open_counting(sparse_matrix(400, 40))
     chunks = source.chunks(150)
-    for chunk in chunks[::2]:  # what is left of the storage chunks of both ends is never asked for
+    for chunk in list(chunks)[::2]:  # what is left of the storage chunks of both ends is never asked for
         source.read(chunk)
         assert 0 < held_bytes(source) <= 500 + 2 * 16 * 8
-    for chunk in chunks[1::2]:
+    for chunk in list(chunks)[1::2]:
         source.read(chunk)
         assert held_bytes(source) <= 500 + 2 * 16 * 8
 

@@ -190,7 +190,7 @@ def test_file_of_another_size_than_before(tmp_path, kind, change):
 def test_utf16(tmp_path, kind, encoding):
     path = tmp_path / "x.svm"
     path.write_bytes(("\ufeff" + GOOD.decode()).encode(encoding))
-    with pytest.raises(InvalidInputError, match=r"x.svm, line 1 \(byte 0\): UTF-16 text.*convert it to UTF-8"):
+    with pytest.raises(InvalidInputError, match=r"x.svm, line 1 \(byte 0\): .*UTF-16 file\? Convert text to UTF-8"):
         drain(kind([path]))
     path.write_bytes(GOOD.decode().encode(encoding))
     with pytest.raises(InvalidInputError, match="UTF-16"):
@@ -202,13 +202,6 @@ def test_utf16(tmp_path, kind, encoding):
 def test_utf8_mark_is_skipped(tmp_path, kind, target_bytes):
     (tmp_path / "x.svm").write_bytes(b"\xef\xbb\xbf" + GOOD)
     assert drain(kind([tmp_path / "x.svm"]), target_bytes) == 1
-
-
-def test_packed_file_in_the_plain_source(tmp_path):
-    for name, pack in (("gzip", gzip.compress), ("bzip2", bz2.compress), ("xz", lzma.compress)):
-        (tmp_path / "x").write_bytes(pack(GOOD))
-        with pytest.raises(InvalidInputError, match=f"{name} data, not svmlight text; use CompressedSvmlightSource"):
-            drain(SvmlightSource([tmp_path / "x"]))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -707,7 +707,7 @@ class TestChunks:
 
         def others():
             while not ended.is_set():
-                for chunk in chunks[:2]:
+                for chunk in list(chunks)[:2]:
                     source.read(chunk)
 
         other = threading.Thread(target=others)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 import mmap
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
@@ -99,8 +101,11 @@ class SparseSource(ChunkedSource):
 
     def __init__(self, X: Any, *, name: str = "sparse matrix", form: str = "SciPy CSR in memory") -> None:
         check_matrix(X.shape, X.dtype, name)
-        if not sp.issparse(X):
-            X = _of_scipy(X, name)
+        if not sp.issparse(X):  # of the package sparse
+            try:
+                X = X.asformat("coo").to_scipy_sparse()
+            except ValueError as error:
+                raise InvalidInputError(f"{name} cannot be made a sparse matrix of SciPy: {error}") from error
         if X.format != "csr":
             logger.info("%s is %s; converting it to CSR once", name, X.format.upper())
             X = X.tocsr()
@@ -110,7 +115,14 @@ class SparseSource(ChunkedSource):
         self.n_rows, self.n_features = X.shape
         self.dtype = decoded_dtype(X.dtype, name)
         self.n_bytes = self.resident_bytes = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
-        self._check_pointers()
+        indptr, stored = X.indptr, min(len(X.data), len(X.indices))
+        falls = indptr[1:] < indptr[:-1]
+        if falls.any():
+            raise InvalidInputError(f"indptr of {name} falls at row {int(falls.argmax()):,}; it must never fall")
+        if indptr[0] != 0 or int(indptr[-1]) > stored:
+            raise InvalidInputError(
+                f"indptr of {name} goes from {indptr[0]} to {indptr[-1]:,}; it must go from 0 to {stored:,}"
+            )
 
     def details(self) -> dict[str, str]:
         """Say what the matrix is; see `RowSource.details`."""
@@ -131,18 +143,15 @@ class SparseSource(ChunkedSource):
         n_rows = len(indptr) - 1
         value_bytes = self.dtype.itemsize + self._X.indices.itemsize
         start = 0
+
+        def size(stop: int) -> int:
+            return int(indptr[stop] - indptr[start]) * value_bytes + (stop - start) * 8
+
         while start < n_rows:
-            # bytes of rows start..i are rising in i, so the last row that fits is found by bisection
-            low, high = start + 1, n_rows
-            while low < high:
-                middle = (low + high + 1) // 2
-                if int(indptr[middle] - indptr[start]) * value_bytes + (middle - start) * 8 <= target_bytes:
-                    low = middle
-                else:
-                    high = middle - 1
-            size = int(indptr[low] - indptr[start]) * value_bytes + (low - start) * 8
-            yield 0, start, low, size
-            start = low
+            # bytes of rows up to the first that does not fit rise; a row that is too large is a chunk by itself
+            stop = max(start + 1, bisect_right(range(n_rows + 1), target_bytes, start + 1, key=size) - 1)
+            yield 0, start, stop, size(stop)
+            start = stop
 
     def read(self, chunk: Chunk) -> Rows:
         """Read one chunk; see `ChunkedSource.read`."""
@@ -157,16 +166,6 @@ class SparseSource(ChunkedSource):
             first_row=chunk.start,
         )
         return Rows(X, row_places(chunk.start, chunk.stop))
-
-    def _check_pointers(self) -> None:
-        indptr, stored = self._X.indptr, min(len(self._X.data), len(self._X.indices))
-        falls = indptr[1:] < indptr[:-1]
-        if falls.any():
-            raise InvalidInputError(f"indptr of {self.name} falls at row {int(falls.argmax()):,}; it must never fall")
-        if indptr[0] != 0 or int(indptr[-1]) > stored:
-            raise InvalidInputError(
-                f"indptr of {self.name} goes from {indptr[0]} to {indptr[-1]:,}; it must go from 0 to {stored:,}"
-            )
 
 
 class MappedSource(ArraySource):
@@ -184,9 +183,7 @@ class MappedSource(ArraySource):
         if root is not None and isinstance(pages, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             # pages of the map, which starts in front of the file's part that the array shows
             begun = _address(root) - root.offset % mmap.ALLOCATIONGRANULARITY
-            lengths = [(length - 1) * stride for length, stride in zip(values.shape, values.strides, strict=True)]
-            first = _address(values) + sum(min(0, length) for length in lengths) - begun
-            last = _address(values) + sum(max(0, length) for length in lengths) + values.itemsize - begun
+            first, last = (bound - begun for bound in byte_bounds(values))
             low = first // mmap.PAGESIZE * mmap.PAGESIZE
             pages.madvise(mmap.MADV_DONTNEED, low, last - low)
         return rows
@@ -202,35 +199,38 @@ def open_array(X: Any, *, name: str | None = None, dtype: str | None = None) -> 
     type, are; arrays and tensors of that type say so. Raises InvalidInputError: not two-dimensional, empty, or not of
     real numbers. Raises InvalidParameterError: another `dtype`.
     """
+    called = name or "array"
     check_said(dtype, name or "an array")
-    check_unmasked(X, name or "array", MASKED_ROWS)
-    _check_dense(X, name or "array")
-    if is_bfloat16(X):
-        return Bfloat16Source(open_array(words_of(X), name=name))
-    if dtype is not None:
-        words = np.asanyarray(X)
-        return Bfloat16Source(open_array(words.view(word_dtype(words.dtype, name or "array")), name=name))
+    check_unmasked(X, called, MASKED_ROWS)
+    if str(layout := getattr(X, "layout", "")).startswith("torch.sparse"):
+        raise InvalidInputError(
+            f"{called} is a sparse tensor of PyTorch ({layout}); pass a matrix of SciPy: T = X.to_sparse_csr(), then "
+            f"scipy.sparse.csr_array((T.values(), T.col_indices(), T.crow_indices()), T.shape)"
+        )
+    if dtype is not None or is_bfloat16(X):
+        words = words_of(X) if is_bfloat16(X) else np.asanyarray(X)
+        return Bfloat16Source(open_array(words.view(word_dtype(words.dtype, called)), name=name))
     # a tensor of PyTorch without its gradient, in this processor's memory
     X = X.detach().cpu() if hasattr(X, "detach") and hasattr(X, "cpu") else X
     root = _memory_map(X)
     if root is not None and root.mode != "c":
         if root.mode != "r":
             root.flush()
-        path = str(root.filename)
-        order_f = X.flags.f_contiguous and not X.flags.c_contiguous
-        if not (X.flags.c_contiguous or order_f):
+        path, by_rows = str(root.filename), X.flags.c_contiguous
+        if not (by_rows or X.flags.f_contiguous):
             return MappedSource(X, name=path, form="part of a memory map")
         offset = root.offset + _address(X) - _address(root)
-        stored = FileArray(path, offset, X.shape, X.dtype, name=path, fortran_order=order_f, format="memory map")
-        return DenseSource(stored)
+        return DenseSource(
+            FileArray(path, offset, X.shape, X.dtype, name=path, fortran_order=not by_rows, format="memory map")
+        )
     try:
         if is_frame(X):
             return _open_frame(without_index(X), name or "data frame")
-        return ArraySource(np.asarray(X), name=name or "array")
+        return ArraySource(np.asarray(X), name=called)
+    except InvalidInputError:
+        raise
     except ValueError as error:
-        if isinstance(error, InvalidInputError):
-            raise
-        raise InvalidInputError(f"{name or 'array'} cannot be made an array of rows: {error}") from error
+        raise InvalidInputError(f"{called} cannot be made an array of rows: {error}") from error
 
 
 def open_frame(X: Any, **options: Any) -> ChunkedSource:
@@ -252,24 +252,6 @@ def _open_frame(X: Any, name: str) -> ChunkedSource:
         if values.dtype.kind in "buif":
             return ArraySource(values, name=name, form=form, feature_names=names)
     return MemoryTable(X, name)
-
-
-def _of_scipy(X: Any, name: str) -> Any:
-    """A matrix of the package sparse as SciPy's."""
-    try:
-        return X.asformat("coo").to_scipy_sparse()
-    except ValueError as error:
-        raise InvalidInputError(f"{name} cannot be made a sparse matrix of SciPy: {error}") from error
-
-
-def _check_dense(X: Any, name: str) -> None:
-    """Refuse a sparse tensor of PyTorch, by the name of its layout; imports nothing."""
-    layout = str(getattr(X, "layout", ""))
-    if layout.startswith("torch.sparse"):
-        raise InvalidInputError(
-            f"{name} is a sparse tensor of PyTorch ({layout}); pass a matrix of SciPy: T = X.to_sparse_csr(), then "
-            f"scipy.sparse.csr_array((T.values(), T.col_indices(), T.crow_indices()), T.shape)"
-        )
 
 
 def _memory_map(X: Any) -> np.memmap[Any, Any] | None:

@@ -1,12 +1,12 @@
 """Chunks that a program makes: iterables, generators, and callables that start them anew.
 
-Responsible for checking such chunks against each other and for bringing them to the size that was asked for. May
-import base, arrays, tables, chosen_columns, csr_rows, frames and errors.
+Such chunks are checked against each other and brought to the size that was asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,9 @@ class IterableSource(RowSource):
             first = next(iterator, None)
         if first is None:
             raise InvalidInputError(f"{name} gives no rows; at least 1 is needed")
-        self._begun: Iterator[Any] | None = _begun(first, iterator)
+        self._begun: Iterator[Any] | None = chain(
+            iter([first]), iterator
+        )  # which holds the first no longer than it must
         opened = _open_chunk(first, f"chunk 0 of {name}")
         self.is_sparse = opened.is_sparse
         self.dtype, self.feature_names = opened.dtype, opened.feature_names
@@ -155,13 +157,6 @@ class IterableSource(RowSource):
                 f"convert all chunks to one dtype"
             )
         return order
-
-
-def _begun(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    """Chain what was taken and the rest. `itertools.chain` would hold the first to the end."""
-    yield first
-    del first
-    yield from rest
 
 
 def _rows_of(values: Any) -> Any:

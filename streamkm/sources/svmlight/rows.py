@@ -157,7 +157,7 @@ class RowBuilder:
             shown = shown[:_SHOWN_CHARACTERS] + "..."
         problem = f"{self._problem(status)}, got {shown!r}"
         if b"\0" in token:
-            problem += "; it holds a NUL byte: is this a binary or UTF-16 file?"
+            problem += "; it holds a NUL byte: is this a binary or UTF-16 file? Convert text to UTF-8"
         return BadTextError(problem, lines.base + at)
 
     def _problem(self, status: int) -> str:

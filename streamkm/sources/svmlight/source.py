@@ -23,7 +23,6 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import ChunkedSource, IndexedRows, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.compressed_text import PLAIN, compression, describe_line, opened_text, read_text
-from streamkm.sources.formats import COMPRESSED, signed
 from streamkm.sources.remote import is_remote
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight.rows import (
@@ -242,16 +241,8 @@ class SvmlightSource(ChunkedSource):
             loaded = lines.load()
         except InvalidInputError as error:
             raise self._refused(part, lines.position, error) from None
-        if loaded and at_start:
-            head = bytes(lines.text[: min(lines.end, 8)])
-            signature = signed(head)
-            if signature in COMPRESSED or signature == "utf-16":
-                found, remedy = f"{signature} data", "use CompressedSvmlightSource or unpack it"
-                if signature == "utf-16":
-                    found, remedy = "UTF-16 text", "convert it to UTF-8"
-                raise self._refused(part, 0, f"{found}, not svmlight text; {remedy}")
-            if head.startswith(b"\xef\xbb\xbf"):
-                lines.text[:3] = 32  # blanks in front of a line mean nothing, and positions stay what they are
+        if loaded and at_start and bytes(lines.text[:3]) == b"\xef\xbb\xbf":
+            lines.text[:3] = 32  # blanks in front of a line mean nothing, and positions stay what they are
         return loaded
 
     def _add(self, builder: RowBuilder, lines: LineReader, limit: int, part: int) -> None:
