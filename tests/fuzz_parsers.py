@@ -27,7 +27,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.sketches import CountSketch
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.documents.files import TextFiles
-from streamkm.sources.svmlight.source import SvmlightSource
+from streamkm.sources.svmlight_text import SvmlightSource
 from streamkm.text import FeatureHashing
 from tests.naive_svmlight import MalformedError, as_lists, bits, rows_of
 from tests.sources.counting import counting_csr

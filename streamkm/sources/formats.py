@@ -60,8 +60,8 @@ _CSV = (*COLUMNS, "delimiter", "header", "newlines_in_values", "null_values")
 _SVMLIGHT = ("n_features", "zero_based", "dtype")
 _HDF5, _HDF5_BEGIN = (".h5", ".hdf5", ".h5ad"), b"\x89HDF\r\n\x1a\n"
 FORMATS = {
-    "svmlight": Reader("svmlight text", ".svmlight.source:SvmlightSource", _SVMLIGHT),
-    "compressed": Reader("svmlight text", ".svmlight.source:CompressedSvmlightSource", _SVMLIGHT),
+    "svmlight": Reader("svmlight text", ".svmlight_text:SvmlightSource", _SVMLIGHT),
+    "compressed": Reader("svmlight text", ".svmlight_text:CompressedSvmlightSource", _SVMLIGHT),
     "hdf5": Reader("HDF5", ".binary.hdf5:open_hdf5", ("dataset", "follow_external", *GENES), True, _HDF5, _HDF5_BEGIN),
     "zarr": Reader("Zarr", ".binary.zarr:open_zarr", ("dataset", *STORED), True, suffixes=(".zarr",)),
     "store": Reader("a sketch store", ".sketch_store:StoreSource"),

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.datasets import load_svmlight_file
 
-from streamkm.sources.svmlight.source import SvmlightSource
+from streamkm.sources.svmlight_text import SvmlightSource
 from tests.benchmarks import data
 from tests.benchmarks.measure import Row, Settings, middle, paired, ratio_of, run_child
 

@@ -226,7 +226,7 @@ def test_a_folder_of_the_users_is_refused_before_it_is_read(tmp_path, monkeypatc
 
 
 def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch, stop, no_room):
-    from streamkm.sources.svmlight.source import SvmlightSource
+    from streamkm.sources.svmlight_text import SvmlightSource
 
     file, options = CASES["text"]
     kmeans = StreamKMeans(progress=False, executor=1, **options)

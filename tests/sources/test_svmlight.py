@@ -19,7 +19,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import text_lines
 from streamkm.sources.chunks import Chunk
-from streamkm.sources.svmlight.source import CompressedSvmlightSource, SvmlightSource
+from streamkm.sources.svmlight_text import CompressedSvmlightSource, SvmlightSource
 from tests.contracts import Opened, RowSourceContract, SourceContract
 from tests.naive_svmlight import SMALL, as_lists, bits, rows_of
 from tests.tables import cases

@@ -16,7 +16,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.kernels.text import svmlight as kernel
 from streamkm.kernels.text.svmlight_tokens import BAD_CALL, OK
 from streamkm.kernels.text.words import WINDOW
-from streamkm.sources.svmlight.source import SvmlightSource
+from streamkm.sources.svmlight_text import SvmlightSource
 from tests.naive_svmlight import SMALL, MalformedError, as_lists, bits, rows_of
 
 

@@ -19,10 +19,10 @@ from streamkm.core.exceptions import (
     SourceError,
     SourceNotFoundError,
 )
+from streamkm.sources import svmlight_text as svmlight_source
 from streamkm.sources import text_lines
 from streamkm.sources.chunks import Chunk
-from streamkm.sources.svmlight import source as svmlight_source
-from streamkm.sources.svmlight.source import CompressedSvmlightSource, SvmlightSource
+from streamkm.sources.svmlight_text import CompressedSvmlightSource, SvmlightSource
 from tests.tables import cases
 
 KINDS = [SvmlightSource, CompressedSvmlightSource]

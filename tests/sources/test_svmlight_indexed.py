@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamkm import StreamKMeans, sweep
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.chunks import Chunk
-from streamkm.sources.svmlight.source import SvmlightSource
+from streamkm.sources.svmlight_text import SvmlightSource
 from tests.tables import cases
 
 LINES = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streamkm.kernels.text.decimals import UNDECIDED, read_decimal
 from streamkm.kernels.text.words import WINDOW
-from streamkm.sources.svmlight.source import SvmlightSource
+from streamkm.sources.svmlight_text import SvmlightSource
 from tests.tables import cases
 
 

@@ -25,7 +25,7 @@ from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.compressed_text import PLAIN, compression, describe_line, opened_text, read_text
 from streamkm.sources.remote import is_remote
 from streamkm.sources.stored import name_of, opened_path
-from streamkm.sources.svmlight.rows import (
+from streamkm.sources.svmlight_rows import (
     LARGEST_INT64,
     BadTextError,
     RowBuilder,
