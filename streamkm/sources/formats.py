@@ -119,7 +119,11 @@ def file_format(path: str) -> str:
     if os.path.isdir(path):
         if is_folder(path):
             raise SourceError(f"{path} is a directory, and no Zarr store; name the files in it")
-        return "store" if _is_store(path) else "zarr"
+        root = os.path.join(path, "zarr.json")
+        if not os.path.exists(root):
+            return "zarr"
+        with open_binary(root) as file:  # an attribute of the group marks a sketch store
+            return "store" if _STORE_MARK in file.read() else "zarr"
     with open_binary(path) as file:
         return _told_by(path, file.read(_HEAD_BYTES))
 
@@ -185,15 +189,6 @@ def _is_zarr(address: Address) -> bool:
         with suppress(SourceNotFoundError):
             return look(address.at(mark)) is not None
     return False
-
-
-def _is_store(path: str) -> bool:
-    """Whether a Zarr directory is a sketch store: an attribute of its group says so."""
-    root = os.path.join(path, "zarr.json")
-    if not os.path.exists(root):
-        return False
-    with open_binary(root) as file:
-        return _STORE_MARK in file.read()
 
 
 def _zip_format(path: str) -> str:

@@ -103,10 +103,6 @@ class RowBuilder:
             raise self._complaint(lines)
         lines.start = int(job[kernel.START])
 
-    def has_column_0(self) -> bool:
-        """Whether a value is stored in column 0."""
-        return bool(np.any(self._indices[: self._indptr[self.n_rows]] == 0))
-
     def _largest_accepted(self) -> int:
         n_features = LARGEST_INT64 if self._fmt.n_features is None else self._fmt.n_features
         return n_features - 1 if self._fmt.zero_based else n_features

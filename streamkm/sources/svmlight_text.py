@@ -202,24 +202,22 @@ class SvmlightSource(ChunkedSource):
     @cached_property
     def _head(self) -> tuple[int, bool]:
         """Columns in the head of the first file that has rows there, read from index 0; whether column 0 has values."""
-        for part in range(len(self.paths)):
-            builder = RowBuilder(TextFormat(None, True, True, self.dtype))
-            self._read_head(builder, part)
+        for part, path in enumerate(self.paths):
+            with opened_text(path, 0, HEAD_BYTES, self._kind) as (fill, _):
+                text = read_text(fill, HEAD_BYTES)
+            if len(text) == HEAD_BYTES:  # the last row counts as far as it goes
+                text = text[: 1 + max(map(text.rfind, (b"\n", b" ", b"\t")))]
+            builder, lines = (
+                RowBuilder(TextFormat(None, True, True, self.dtype)),
+                LineReader(io.BytesIO(text).readinto, 0),
+            )
+            with suppress(BadTextError):  # reading the rows will say so
+                while self._load_checked(lines, part):
+                    builder.add(lines, HEAD_BYTES, part)
             if builder.n_rows:
-                has_column_0 = builder.has_column_0()
-                return builder.finish().X.shape[1], has_column_0
+                X = builder.finish().X
+                return X.shape[1], not bool(X.indices.all())
         return 0, False
-
-    def _read_head(self, builder: RowBuilder, part: int) -> None:
-        """Add the rows at the head of a file, the last as far as it goes; no plan knows yet what memory is left."""
-        with opened_text(self.paths[part], 0, HEAD_BYTES, self._kind) as (fill, _):
-            text = read_text(fill, HEAD_BYTES)
-        if len(text) == HEAD_BYTES:
-            text = text[: 1 + max(map(text.rfind, (b"\n", b" ", b"\t")))]
-        lines = LineReader(io.BytesIO(text).readinto, 0)
-        with suppress(BadTextError):  # reading the rows will say so
-            while self._load_checked(lines, part):
-                builder.add(lines, HEAD_BYTES, part)
 
     def with_line_room(self, room: LineRoom) -> RowSource:
         bounded = copy(self)

@@ -132,12 +132,12 @@ def test_a_buffer_may_be_filled_again():
 
 def test_sparse_chunks_of_different_width():
     chunks = [sp.csr_array((2, 3)), sp.csr_array(np.ones((1, 5)))]
-    with pytest.raises(InvalidInputError, match=r"chunk 1 of .* has 5 features; 3 .*pass n_features="):
+    with pytest.raises(InvalidInputError, match=r"chunk 1 of .* has 5 sparse features; 3 .*pass n_features="):
         list(open_source(iter(chunks)).stream(1))
     source = open_source(iter(chunks), n_features=6)
     assert source.n_features == 6
     assert [rows.X.shape for rows in source.stream(1)] == [(1, 6)] * 3
-    with pytest.raises(InvalidInputError, match=r"chunk 0 .* has 3 features; 2 are needed"):
+    with pytest.raises(InvalidInputError, match=r"chunk 0 .* has 3 sparse features; 2 sparse ones are needed"):
         open_source(iter(chunks), n_features=2)
 
 
@@ -147,9 +147,9 @@ def test_sparse_chunks_of_different_width():
         ([], "gives no rows"),
         ([np.zeros((0, 3))], "gives no rows"),
         ([np.zeros(3)], "chunk 0 of .* 1 dimensions"),
-        ([np.zeros((2, 3)), np.zeros((2, 4))], "chunk 1 of .* has 4 features; 3"),
-        ([np.zeros((2, 3)), np.zeros((2, 2))], "chunk 1 of .* has 2 features; 3"),
-        ([np.zeros((2, 3)), sp.csr_array((2, 3))], "chunk 1 of .* is sparse and chunk 0 dense"),
+        ([np.zeros((2, 3)), np.zeros((2, 4))], "chunk 1 of .* has 4 dense features; 3"),
+        ([np.zeros((2, 3)), np.zeros((2, 2))], "chunk 1 of .* has 2 dense features; 3"),
+        ([np.zeros((2, 3)), sp.csr_array((2, 3))], "chunk 1 of .* has 3 sparse features; 3 dense ones"),
         ([np.zeros((2, 3), int), np.zeros((2, 3))], "chunk 1 of .* holds float64, which the int64 of chunk 0"),
         ([np.zeros((2, 3)), np.array([["a", "b", "c"]])], "chunk 1 of .* strings"),
         ([3.0], "chunk 0 of .* 0 dimensions"),

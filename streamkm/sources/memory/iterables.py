@@ -138,17 +138,12 @@ class IterableSource(RowSource):
 
     def _check(self, chunk: ChunkedSource, number: int) -> NDArray[np.int64] | None:
         """Compare a chunk with the first one; gives the places of the first one's columns, if it has another order."""
-        if chunk.is_sparse != self.is_sparse:
-            kinds = ("dense", "sparse")
-            raise InvalidInputError(
-                f"chunk {number} of {self.name} is {kinds[chunk.is_sparse]} and chunk 0 {kinds[self.is_sparse]}; all "
-                f"chunks must be of one kind"
-            )
-        width, needed = chunk.n_features or 0, self.n_features or 0
-        if width > needed or (width != needed and not self.is_sparse):
+        width, needed, kind = chunk.n_features or 0, self.n_features or 0, ("dense", "sparse")
+        if chunk.is_sparse != self.is_sparse or width > needed or (width != needed and not self.is_sparse):
             remedy = "; pass n_features= as the width of the widest" if self.is_sparse else ""
             raise InvalidInputError(
-                f"chunk {number} of {self.name} has {width:,} features; {needed:,} are needed as before{remedy}"
+                f"chunk {number} of {self.name} has {width:,} {kind[chunk.is_sparse]} features; {needed:,} "
+                f"{kind[self.is_sparse]} ones are needed as before{remedy}"
             )
         order = order_of(chunk.feature_names, self.feature_names, f"chunk {number} of {self.name}", "chunk 0")
         if not np.can_cast(chunk.dtype, self.dtype, "safe"):
