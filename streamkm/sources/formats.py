@@ -114,23 +114,24 @@ def file_format(path: str) -> str:
     Market may be compressed too. Raises SourceError: missing, a directory that is no Zarr store, a .zip file with
     neither Zarr nor NumPy arrays, or binary data of no known format.
     """
-    if is_remote(path):
-        return _remote_format(path if isinstance(path, Address) else Address(path))
+    address = Address(path) if is_remote(path) and not isinstance(path, Address) else path
+    if isinstance(address, Address) and _is_remote_zarr(address):
+        return "zarr"
     if os.path.isdir(path):
-        if is_folder(path):
-            raise SourceError(f"{path} is a directory, and no Zarr store; name the files in it")
         root = os.path.join(path, "zarr.json")
         if not os.path.exists(root):
             return "zarr"
         with open_binary(root) as file:  # an attribute of the group marks a sketch store
             return "store" if _STORE_MARK in file.read() else "zarr"
-    with open_binary(path) as file:
-        return _told_by(path, file.read(_HEAD_BYTES))
+    with open_binary(address) as file:
+        return _told_by(address, file.read(_HEAD_BYTES))
 
 
 def _told_by(path: str, head: bytes) -> str:
     """Tell the format by a file's first bytes, else by its name."""
     signature = signed(head)
+    if signature == "zip" and is_remote(path):
+        raise SourceError(f"{path} is a .zip file, which is read from local disks only; download it and pass the file")
     if signature == "zip":
         return _zip_format(path)
     named, is_packed = suffix_format(path)
@@ -161,26 +162,19 @@ def is_folder(path: str) -> bool:
     return os.path.isdir(path) and not any(os.path.exists(os.path.join(path, mark)) for mark in ZARR_MARKS)
 
 
-def _remote_format(address: Address) -> str:
-    """As `file_format`, for what a URL names."""
+def _is_remote_zarr(address: Address) -> bool:
+    """Whether a URL is that of a Zarr store. Raises SourceError: another directory."""
     name = address.partition("?")[0].rstrip("/")
     # web servers have no directories, but what is in them
     if name.endswith(".zarr") or (address.is_http and not os.path.splitext(name)[1] and _is_zarr(address)):
-        return "zarr"
-    if address.endswith("/") or (address.version or look(address)) is None:
-        if _is_zarr(address):
-            return "zarr"
+        return True
+    is_directory = address.endswith("/") or (address.version or look(address)) is None
+    if is_directory and not _is_zarr(address):
         raise SourceError(
             f"{address} is a directory and no Zarr store (it has none of {', '.join(ZARR_MARKS)}); for the objects in "
             f"it pass a glob such as {name}/*"
         )
-    with open_binary(address) as file:
-        head = file.read(_HEAD_BYTES)
-    if signed(head) == "zip":
-        raise SourceError(
-            f"{address} is a .zip file, which is read from local disks only; download it and pass the file"
-        )
-    return _told_by(address, head)
+    return is_directory
 
 
 def _is_zarr(address: Address) -> bool:
