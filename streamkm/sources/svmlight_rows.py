@@ -201,7 +201,7 @@ class IndexedText(IndexedRows):
     def take(self, rows: NDArray[np.int64]) -> Matrix:
         picked = np.empty(int((self.stops[rows] + 1 - self.starts[rows]).sum()), np.uint8)
         gather_lines(self.text, self.starts, self.stops, rows, picked)
-        builder, lines = RowBuilder(self.fmt), LineReader(io.BytesIO(picked).readinto, 0)
+        builder, lines = RowBuilder(self.fmt), LineReader(io.BytesIO(picked.data).readinto, 0)
         try:
             while lines.load():
                 builder.add(lines, len(picked), 0)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from copy import copy
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -67,6 +67,7 @@ class SvmlightSource(ChunkedSource):
     is_sparse = True
     decodes = True
     n_rows = None
+    n_bytes: int
     _kind: str | None = PLAIN  # of compression; None: that of each file
 
     def __init__(
@@ -215,7 +216,7 @@ class SvmlightSource(ChunkedSource):
                 while self._load_checked(lines, part):
                     builder.add(lines, HEAD_BYTES, part)
             if builder.n_rows:
-                X = builder.finish().X
+                X: Any = builder.finish().X
                 return X.shape[1], not bool(X.indices.all())
         return 0, False
 
@@ -265,7 +266,7 @@ class CompressedSvmlightSource(SvmlightSource):
     Places count the bytes of the text after decompression.
     """
 
-    streams = True  # type: ignore[assignment]
+    streams = True
     _kind = None
     chunks, read, index_rows = RowSource.chunks, RowSource.read, RowSource.index_rows
 

@@ -48,6 +48,7 @@ class DaskSource(ChunkedSource):
     """
 
     n_features: int
+    _graphs: RowGraphs | None
 
     def __init__(self, array: Any, *, name: str = "dask array") -> None:
         shape = tuple(0 if math.isnan(length) else int(length) for length in array.shape)
@@ -96,7 +97,8 @@ class DaskSource(ChunkedSource):
     def graphs(self) -> RowGraphs:
         """Give the graph, cut into row-blocks: made once, in time by its size."""
         with self._lock:
-            self._graphs = self._graphs or RowGraphs(self._array)
+            if self._graphs is None:
+                self._graphs = RowGraphs(self._array)
             return self._graphs
 
     def packed(self, chunk: Chunk) -> tuple[PackedBlock, list[Any]]:
@@ -185,7 +187,7 @@ class DaskSource(ChunkedSource):
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._graphs: RowGraphs | None = None
+        self._graphs = None
         heights = self._array.chunks[0]
         self._starts = None if self._unknown_rows else np.cumsum([0, *heights])
 
