@@ -117,7 +117,7 @@ class Executor(ABC):
         return []
 
     def for_calls(self, source: RowSource) -> RowSource:
-        """The source as calls get it: a stand-in where its rows come as items."""
+        """The source as calls get it: a `RemoteView` where its rows come as items."""
         return source
 
     @abstractmethod

@@ -128,7 +128,7 @@ class DaskCluster(Executor):
         return HeldValues()
 
     def for_calls(self, source: RowSource) -> RowSource:
-        return source.stand_in() if source.in_process or source.computed else source
+        return source.remote_view() if source.in_process or source.computed else source
 
     def _graph_items(self, source: RowSource, graphs: RowGraphs) -> Callable[[Chunk], tuple[Chunk, Any, list[Any]]]:
         """Make items of chunks: each with its graph, and with futures of the values that the graph needs.

@@ -52,7 +52,7 @@ from streamkm.planning.kernel_plan import (
     neighbor_landmarks,
     plan_kernel_fit,
 )
-from streamkm.planning.memory_budget import planned_line_room
+from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.plan import Plan
 from streamkm.sketches import Kernel, KernelOptions, Nystroem, full_options
 from streamkm.sketches.kernel_columns import KernelFunction
@@ -274,7 +274,7 @@ class StreamKernelKMeans(DescribedKMeans):
             limit = limit_of_run(self, checkpoint)
             plan = self.plan_for(source, weighted=len(weights.each) > 0, memory_limit=limit)
             with checkpoint_writer(self, source, checkpoint, plan, weights.each) as writer:
-                bounded = planned_line_room(source, self.memory_limit, plan)
+                bounded = planned_line_limit(source, self.memory_limit, plan)
                 self._run(cached_rows(bounded, plan.chunk_bytes, plan.cached_bytes), plan, weights, writer)
         return self
 

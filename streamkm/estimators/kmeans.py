@@ -39,7 +39,7 @@ from streamkm.passes.labels import check_seen
 from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import Invalid, RowReader
 from streamkm.planning.fit_plan import plan_fit
-from streamkm.planning.memory_budget import planned_line_room
+from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.plan import Plan
 from streamkm.planning.request import STORED_ENTRY_BYTES, Resources, is_dense
 from streamkm.preparation import Preparation
@@ -365,7 +365,7 @@ class StreamKMeans(DescribedKMeans):
             plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers, memory_limit=limit)
             writer = stack.enter_context(checkpoint_writer(self, source, checkpoint, plan, weights.each))
             chunk_bytes = rows_to_cluster(self, source).original_bytes(plan.chunk_bytes)
-            source = cached_rows(planned_line_room(source, self.memory_limit, plan), chunk_bytes, plan.cached_bytes)
+            source = cached_rows(planned_line_limit(source, self.memory_limit, plan), chunk_bytes, plan.cached_bytes)
             self._run(source, plan, weights, writer, labels_to=place, labels_stay=stay)
             if table is not None:
                 written = write_label_table(self, source, table)

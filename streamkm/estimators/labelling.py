@@ -41,7 +41,7 @@ from streamkm.passes.observe import UpdateSizes
 from streamkm.passes.predict import lazy_map, map_rows
 from streamkm.passes.reader import RowReader
 from streamkm.passes.words import look_at_words
-from streamkm.planning.memory_budget import MemoryBudget, accepted, with_line_room
+from streamkm.planning.memory_budget import MemoryBudget, accepted, with_line_limit
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import is_collection, store_of
 from streamkm.sources.prepared import PreparedRows
@@ -207,7 +207,7 @@ class Labelling:
             return budget.labelling(source, asked, here, centers_bytes=held, n_columns=n_columns, update=update)
 
         chunk_bytes, n_threads, peak = accepted(planned, limit)
-        source = with_line_room(source, limit, peak, chunk_bytes, n_threads)
+        source = with_line_limit(source, limit, peak, chunk_bytes, n_threads)
         self.model, self.n_columns = model, n_columns
         self.reader = RowReader(source, chunk_bytes, model.metric, read_invalid(estimator))
         self.progress = Progress(estimator.progress)

@@ -17,7 +17,7 @@ from streamkm.engine import local_threads, open_executor, under_limit
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.passes.words import COUNTING_COPIES, CountFeatures
-from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of, with_line_room
+from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of, with_line_limit
 from streamkm.sources.base import RowSource, default_chunk_bytes
 from streamkm.sources.documents.hashed import TfIdfRows
 from streamkm.sources.documents.open import open_texts
@@ -181,7 +181,7 @@ def _counted(source: RowSource, executor: Any, memory_limit: Any) -> tuple[Frequ
 
     if is_given(memory_limit):  # frequencies do not depend on the pieces
         target_bytes, peak = accepted(planned, memory_limit)
-        source = with_line_room(source, memory_limit, peak, target_bytes, local_threads(executor))
+        source = with_line_limit(source, memory_limit, peak, target_bytes, local_threads(executor))
     reader = RowReader(source, target_bytes, "euclidean", "raise")
     n_chunks = source.n_chunks(target_bytes)
     with under_limit(memory_limit), open_executor(executor) as workers, Progress().stage("idf", n_chunks) as stage:

@@ -44,7 +44,7 @@ from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import Invalid, RowReader
 from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.memory import pca_rows
-from streamkm.planning.memory_budget import planned_line_room
+from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.plan import PlannedSketch
 from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
@@ -282,7 +282,7 @@ def sweep(
     sketch, sizes = choose_sketch(source, SketchOptions(), most), (n_rows, min(n_rows, JUDGED_ROWS), most)
     plan = plan_sweep(source, sketch, *sizes, memory_limit=memory_limit, n_threads=local_threads(executor))
     reader = RowReader(
-        planned_line_room(given, memory_limit, plan),
+        planned_line_limit(given, memory_limit, plan),
         plan.chunk_bytes,
         metric,
         "raise" if invalid == "mean" else invalid,

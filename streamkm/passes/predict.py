@@ -49,7 +49,7 @@ def lazy_map(
         raise InvalidInputError(
             f"{source.name} has {source.n_features:,} features; the model was fitted on {model.n_features:,}"
         )
-    reader = RowReader(source.stand_in(), 0, model.metric, invalid)
+    reader = RowReader(source.remote_view(), 0, model.metric, invalid)
     prepare = partial(_prepared, reader, model, function)
     row = Rows(_zero_row(source.n_features, source.dtype, sparse=source.is_sparse), np.zeros(1, np.int64))
     meta = _mapped(row, prepare())[:0]

@@ -26,7 +26,7 @@ from streamkm.passes.sizes import Sizes
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import HELD_SHARE, PlannedWorkers, excess_bytes, process_memory
 from streamkm.sources.base import SMALLEST_CHUNK_BYTES, RowSource, decoded_row_bytes, default_chunk_bytes
-from streamkm.sources.text_lines import LineRoom
+from streamkm.sources.text_lines import LineLimit
 
 SAMPLE_BYTES = 256 * MIB
 LOADED_ROOM_MIB = 512  # beside what is loaded whole, which is not planned before
@@ -247,7 +247,7 @@ def checked(plan: AnyPlan, remedy: str, largest: int, budget: MemoryBudget, *, w
     raise MemoryLimitError(said, peak, remedy)
 
 
-def with_line_room(
+def with_line_limit(
     source: RowSource, memory_limit: Any, peak_bytes: int, chunk_bytes: int, n_threads: int
 ) -> RowSource:
     """The rows, whose long lines of text are refused as they are read where a given limit has no room for them.
@@ -260,12 +260,12 @@ def with_line_room(
     n_readers = 1 if source.streams else n_threads
     left = limit_bytes - peak_bytes
     room = (left // n_readers if left > 0 else left) + int(source.read_factor * chunk_bytes)
-    return source.with_line_room(LineRoom(limit_bytes, room, n_readers))
+    return source.with_line_limit(LineLimit(limit_bytes, room, n_readers))
 
 
-def planned_line_room(source: RowSource, memory_limit: Any, plan: Any) -> RowSource:
+def planned_line_limit(source: RowSource, memory_limit: Any, plan: Any) -> RowSource:
     """The same for what a plan projects."""
-    return with_line_room(source, memory_limit, max(plan.memory.values()), plan.chunk_bytes, plan.n_threads)
+    return with_line_limit(source, memory_limit, max(plan.memory.values()), plan.chunk_bytes, plan.n_threads)
 
 
 def check_workers(workers: PlannedWorkers, source: str) -> None:

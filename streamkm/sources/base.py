@@ -21,7 +21,7 @@ from streamkm.sources.chunks import Chunk, ChunkRuns, chunk_runs
 
 if TYPE_CHECKING:
     from streamkm.preparation import Preparation
-    from streamkm.sources.text_lines import LineRoom
+    from streamkm.sources.text_lines import LineLimit
 
 
 MIB = 1 << 20
@@ -198,16 +198,16 @@ class RowSource(ABC):
         """Return the stored bytes that the last pass read, and count from 0 again."""
         return self.n_bytes or 0
 
-    def with_line_room(self, room: LineRoom) -> RowSource:  # noqa: ARG002
+    def with_line_limit(self, limit: LineLimit) -> RowSource:  # noqa: ARG002
         """Return the same source, which refuses lines of text that a plan has no room for."""
         return self
 
-    def stand_in(self) -> RowSource:
+    def remote_view(self) -> RowSource:
         """Return the source as calls on a cluster need it if its rows are sent to them.
 
         It is cheap to pickle, and describes places as this source does.
         """
-        return SentRows(self) if self.in_process else self
+        return RemoteView(self) if self.in_process else self
 
 
 class ChunkedSource(RowSource):
@@ -234,7 +234,7 @@ class ChunkedSource(RowSource):
         """
 
 
-class SentRows(RowSource):
+class RemoteView(RowSource):
     """The attributes of a source whose rows are sent to a cluster, without the rows.
 
     `describe`: that of the source, cheap to pickle, if places are not row numbers.

@@ -110,9 +110,9 @@ class PartsSource(ChunkedSource):
         # arrays have no names of their own
         return f"{described} (number {number:,} of the list)" if part.in_process else described
 
-    def stand_in(self) -> RowSource:
+    def remote_view(self) -> RowSource:
         if not self.in_process:
             return self
         sent = copy(self)
-        sent.parts = tuple(part.stand_in() for part in self.parts)
+        sent.parts = tuple(part.remote_view() for part in self.parts)
         return sent

@@ -18,7 +18,7 @@ from streamkm.preparation.moments import SUM_BYTES
 from streamkm.preparation.preparation import FILL
 from streamkm.sources.base import IndexedRows, Rows, RowSource, decoded_row_bytes
 from streamkm.sources.chunks import Chunk, chunk_runs
-from streamkm.sources.text_lines import LineRoom
+from streamkm.sources.text_lines import LineLimit
 
 logger = logging.getLogger(__name__)
 
@@ -68,11 +68,11 @@ class WrappedSource(RowSource):
     def take_read_bytes(self) -> int:
         return self.source.take_read_bytes()
 
-    def with_line_room(self, room: LineRoom) -> RowSource:
-        return self._over(self.source.with_line_room(room))
+    def with_line_limit(self, room: LineLimit) -> RowSource:
+        return self._over(self.source.with_line_limit(room))
 
-    def stand_in(self) -> RowSource:
-        return self._over(self.source.stand_in())
+    def remote_view(self) -> RowSource:
+        return self._over(self.source.remote_view())
 
     def _over(self, source: RowSource) -> RowSource:
         """The same change of the rows of another source."""
@@ -246,8 +246,8 @@ class CachedRows(WrappedSource):
         share, self._read_share = min(1.0, self._read_share), 0.0
         return round(share * self.source.take_read_bytes())
 
-    def stand_in(self) -> RowSource:
-        return self.source.stand_in()
+    def remote_view(self) -> RowSource:
+        return self.source.remote_view()
 
 
 def cached_rows(source: RowSource, chunk_bytes: int, room_bytes: int) -> RowSource:

@@ -39,8 +39,8 @@ from streamkm.sources.text_lines import (
     MAX_LINE_BYTES,
     PLACE_BITS,
     Fill,
+    LineLimit,
     LineReader,
-    LineRoom,
     refuse_long,
     text_size,
 )
@@ -101,7 +101,7 @@ class SvmlightSource(ChunkedSource):
         self.name = name_of(self.paths)
         if self.n_bytes == 0:
             raise InvalidInputError(f"{self.name}: empty, 0 bytes; svmlight text with at least one row is needed")
-        self._line_room: LineRoom | None = None
+        self._line_limit: LineLimit | None = None
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut the files at even bytes, without regard to lines; decoded bytes are projected from a few probes."""
@@ -139,7 +139,7 @@ class SvmlightSource(ChunkedSource):
             return None
         begin = chunk.start - 1
         with opened_text(self.paths[chunk.part], begin, chunk.stop, self._kind) as (fill, _):
-            longest = MAX_LINE_BYTES if self._line_room is None else BLOCK_BYTES  # a longer one is read, and watched
+            longest = MAX_LINE_BYTES if self._line_limit is None else BLOCK_BYTES  # a longer one is read, and watched
             return index_text(fill, begin, chunk, self._format, partial(self.read, chunk), longest)
 
     def _probes(self) -> Iterator[tuple[int, int, int]]:
@@ -220,17 +220,17 @@ class SvmlightSource(ChunkedSource):
                 return X.shape[1], not bool(X.indices.all())
         return 0, False
 
-    def with_line_room(self, room: LineRoom) -> RowSource:
+    def with_line_limit(self, limit: LineLimit) -> RowSource:
         bounded = copy(self)
-        bounded._line_room = room
+        bounded._line_limit = limit
         return bounded
 
     def _lines(self, fill: Fill, offset: int, part: int) -> LineReader:
         """Lines of a file, whose rows are read; long ones are refused where there is no room for them."""
         watch = None
-        if self._line_room is not None:
+        if self._line_limit is not None:
             cost = partial(line_memory, itemsize=self.dtype.itemsize)
-            watch = partial(refuse_long, lambda byte: self.describe(part << PLACE_BITS | byte), self._line_room, cost)
+            watch = partial(refuse_long, lambda byte: self.describe(part << PLACE_BITS | byte), self._line_limit, cost)
         return LineReader(fill, offset, watch=watch)
 
     def _load_checked(self, lines: LineReader, part: int) -> bool:

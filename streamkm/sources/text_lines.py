@@ -193,7 +193,7 @@ def line_number(fill: Fill, offset: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class LineRoom:
+class LineLimit:
     """What a plan leaves for a long line that it does not know of, below a memory limit that was given."""
 
     limit_bytes: int
@@ -202,7 +202,7 @@ class LineRoom:
 
 
 def refuse_long(
-    where: Callable[[int], str], room: LineRoom, cost: LineCost, text: NDArray[np.uint8], byte: int, fill: Fill | None
+    where: Callable[[int], str], limit: LineLimit, cost: LineCost, text: NDArray[np.uint8], byte: int, fill: Fill | None
 ) -> None:
     """Refuse a line, `where` its byte is, that a plan has no room for; all of it is read to say how much it takes.
 
@@ -210,7 +210,7 @@ def refuse_long(
     """
     n_bytes, piece = len(text), np.empty(LONG_BYTES, np.uint8)
     needed = sum(cost(text[start : start + LONG_BYTES]) for start in range(0, n_bytes, LONG_BYTES))
-    if needed <= room.room_bytes:
+    if needed <= limit.room_bytes:
         return
     while fill is not None and n_bytes < MAX_LINE_BYTES:
         line, feed, _ = piece[: fill(piece.data)].tobytes().partition(b"\n")
@@ -219,7 +219,7 @@ def refuse_long(
             fill = None
     raise MemoryLimitError(
         f"{where(byte)}, of {n_bytes:,} bytes, takes about {human_bytes(needed)}, and the limit of "
-        f"{human_bytes(room.limit_bytes)} leaves {human_bytes(max(0, room.room_bytes))} for a line",
-        room.limit_bytes + SHARED * room.n_readers * (needed - room.room_bytes),
+        f"{human_bytes(limit.limit_bytes)} leaves {human_bytes(max(0, limit.room_bytes))} for a line",
+        limit.limit_bytes + SHARED * limit.n_readers * (needed - limit.room_bytes),
         "cut the line",
     )

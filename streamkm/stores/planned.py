@@ -20,7 +20,7 @@ from streamkm.passes.gathered import Gathered
 from streamkm.passes.prepare import check_replayable, find_preparation
 from streamkm.passes.reader import Invalid, RowReader
 from streamkm.passes.sketch import sketch_pass
-from streamkm.planning.memory_budget import planned_line_room
+from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.preparation import Preparation
@@ -68,7 +68,7 @@ def reader_for_store(
     n_threads = local_threads(executor)
     stored = StoredRows.memory
     plan = plan_store(source, planned, found_on, stored=stored, memory_limit=memory_limit, n_threads=n_threads)
-    source = planned_line_room(source, memory_limit, plan)
+    source = planned_line_limit(source, memory_limit, plan)
     return RowReader(source, plan.chunk_bytes, metric, invalid, may_index=True), plan.n_threads
 
 

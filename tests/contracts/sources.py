@@ -159,11 +159,11 @@ class RowSourceContract:
             assert 0 < len(text) <= 120
             assert text.isprintable()
 
-    def check_a_stand_in_is_small_and_describes_places_alike(self, opened: Opened) -> None:
+    def check_a_remote_view_is_small_and_describes_places_alike(self, opened: Opened) -> None:
         source = opened.source
-        standing = pickle.loads(pickle.dumps(source.stand_in()))
+        standing = pickle.loads(pickle.dumps(source.remote_view()))
         if source.in_process:
-            assert len(pickle.dumps(source.stand_in())) < 5_000
+            assert len(pickle.dumps(source.remote_view())) < 5_000
             with pytest.raises(TypeError, match="are in another process"):
                 next(iter(standing.stream(300)))
         for name in ("name", "n_rows", "n_features", "dtype", "is_sparse", "n_bytes", "estimated_rows"):
@@ -185,7 +185,7 @@ class OnePassContract(RowSourceContract):
     @pytest.mark.parametrize(
         "check",
         ["attributes_are_true", "places_are_distinct_and_describable", "details_are_short_texts",
-         "a_stand_in_is_small_and_describes_places_alike", "says_how_it_can_be_read"],
+         "a_remote_view_is_small_and_describes_places_alike", "says_how_it_can_be_read"],
     )  # fmt: skip
     def test_contract(self, opened: Opened, check: str) -> None:  # type: ignore[override]
         getattr(self, f"check_{check}")(opened)

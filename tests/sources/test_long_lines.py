@@ -16,13 +16,13 @@ import scipy.sparse as sp
 
 from streamkm import StreamKMeans, open_documents, open_source
 from streamkm.core.exceptions import MemoryLimitError
-from streamkm.sources.text_lines import BLOCK_BYTES, LONG_BYTES, LineRoom
+from streamkm.sources.text_lines import BLOCK_BYTES, LONG_BYTES, LineLimit
 from tests.limits import limited
 from tests.tables import slow_but
 
 SHORT = {"lines": b"w1 x2\n", "svmlight": b"1 1:1 3:2\n"}
 PACKERS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
-NO_ROOM, ROOM = LineRoom(500 << 20, 0, 1), LineRoom(500 << 20, 1 << 30, 1)
+NO_ROOM, ROOM = LineLimit(500 << 20, 0, 1), LineLimit(500 << 20, 1 << 30, 1)
 
 
 def long_line(kind: str, n_bytes: int) -> bytes:
@@ -55,8 +55,8 @@ def test_refused_by_file_line_and_byte_where_there_is_no_room(tmp_path, kind, su
     path.write_bytes(PACKERS[suffix](short * 1000 + line + short * 1000))
     source = opened(path, kind)
     wanted = rows(source)
-    assert rows(source.with_line_room(ROOM)) == wanted
-    bounded = pickle.loads(pickle.dumps(source.with_line_room(NO_ROOM)))
+    assert rows(source.with_line_limit(ROOM)) == wanted
+    bounded = pickle.loads(pickle.dumps(source.with_line_limit(NO_ROOM)))
     place = rf"{re.escape(str(path))}, line 1,001 \(byte {1000 * len(short):,}\)"
     with pytest.raises(MemoryLimitError, match=rf"{place}, of {len(line) - 1:,} bytes, takes about"):
         rows(bounded)
@@ -75,12 +75,12 @@ def test_every_long_line_is_looked_at(tmp_path, kind, end, n_between, larger_fir
         lines.reverse()
     (tmp_path / "x.gz").write_bytes(gzip.compress(lines[0] + short * n_between + lines[1].rstrip(b"\n") + end, 1))
     source = opened(tmp_path / "x.gz", kind)
-    between = LineRoom(500 << 20, (60 if kind == "lines" else 16) << 20, 1)  # of what the two take
-    assert rows(source.with_line_room(ROOM)) == rows(source)
+    between = LineLimit(500 << 20, (60 if kind == "lines" else 16) << 20, 1)  # of what the two take
+    assert rows(source.with_line_limit(ROOM)) == rows(source)
     for room, refused in ((NO_ROOM, 0), (between, 0 if larger_first else 1)):
         number, n_bytes = (1, n_between + 2)[refused], len(lines[refused]) - 1
         with pytest.raises(MemoryLimitError, match=rf"line {number:,} \(byte [\d,]+\), of {n_bytes:,} bytes"):
-            rows(source.with_line_room(room))
+            rows(source.with_line_limit(room))
 
 
 @pytest.mark.parametrize("kind", SHORT)
@@ -88,7 +88,7 @@ def test_lines_that_are_not_long_need_no_room(tmp_path, kind):
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress((SHORT[kind] * 50 + long_line(kind, BLOCK_BYTES * 3 // 4)) * 3, 1))
     source = opened(path, kind)
-    assert rows(source.with_line_room(NO_ROOM)) == rows(source)
+    assert rows(source.with_line_limit(NO_ROOM)) == rows(source)
 
 
 @pytest.mark.parametrize("kind", SHORT)
@@ -103,7 +103,7 @@ def test_chunks_of_plain_text_refuse_what_probes_do_not_see(tmp_path, kind, wher
         path = f"memory://long/{kind}.txt"
         fsspec.filesystem("memory").pipe(f"/long/{kind}.txt", text)
     source = opened(path, kind)
-    bounded = source.with_line_room(NO_ROOM)
+    bounded = source.with_line_limit(NO_ROOM)
     refused = []
     for chunk in source.chunks(1 << 17):
         try:
@@ -122,7 +122,7 @@ def test_the_limit_that_is_named_counts_all_threads_that_read(tmp_path):
     limits = []
     for n_readers in (1, 4):
         with pytest.raises(MemoryLimitError, match=r"raise memory_limit to ([\d,]+) MiB") as refusal:
-            rows(opened(path, "svmlight").with_line_room(LineRoom(500 << 20, 0, n_readers)))
+            rows(opened(path, "svmlight").with_line_limit(LineLimit(500 << 20, 0, n_readers)))
         limits.append(int(re.search(r"memory_limit to (\d+) MiB", str(refusal.value))[1]) - 500)
     assert limits[1] == pytest.approx(4 * limits[0], abs=4)
 

@@ -112,8 +112,8 @@ def test_what_goes_to_a_cluster_carries_no_rows(tmp_path):
     """Rows of this process are left behind; a file is opened by the worker."""
     X = np.zeros((50_000, 7), np.float32)
     here = PreparedRows(ArraySource(X), STANDARDIZED)
-    assert len(pickle.dumps(here.stand_in())) < 10_000 < X.nbytes
-    assert here.stand_in().describe(3) == here.describe(3)
+    assert len(pickle.dumps(here.remote_view())) < 10_000 < X.nbytes
+    assert here.remote_view().describe(3) == here.describe(3)
     np.save(tmp_path / "x.npy", X)
     file = PreparedRows(open_source(tmp_path / "x.npy"), STANDARDIZED)
-    assert file.stand_in() is file
+    assert file.remote_view() is file

@@ -18,7 +18,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from streamkm import StreamKMeans, open_documents
 from streamkm.cli.data import read_text_settings
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, SourceError
-from streamkm.sources.text_lines import LONG_BYTES, LineRoom
+from streamkm.sources.text_lines import LONG_BYTES, LineLimit
 from streamkm.text import FeatureHashing
 from tests.cli.test_cli import run
 from tests.contracts import Opened, SourceContract
@@ -117,7 +117,7 @@ def test_large_files_are_refused_as_long_lines_are(tmp_path):
     got, _ = whole(source)
     np.testing.assert_array_equal(got.toarray(), vectorized(["blue fish", words, ""]).toarray())
     with pytest.raises(MemoryLimitError, match=r"001\.txt"):
-        whole(source.with_line_room(LineRoom(500 << 20, 0, 1)))
+        whole(source.with_line_limit(LineLimit(500 << 20, 0, 1)))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import zarr
 from streamkm import StreamKMeans
 from streamkm.preparation import Preparation
 from streamkm.sources import open_source
-from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows
+from streamkm.sources.base import ChunkedSource, RemoteView, Rows, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.concat import PartsSource
@@ -52,7 +52,7 @@ class OddSource(ChunkedSource):
 TFIDF = TfIdf(Frequencies(30, np.array([0, 3]), np.array([1, 2])))
 WRAPPERS = {
     "parts": (lambda source: PartsSource([source]), set()),
-    "sent": (SentRows, {"resident_bytes", "unloaded_bytes", "producer_bytes"}),  # they are another process's
+    "sent": (RemoteView, {"resident_bytes", "unloaded_bytes", "producer_bytes"}),  # they are another process's
     "weighted": (lambda source: TfIdfRows(source, TFIDF), {"dtype", "made_with", "tfidf"}),
     "prepared": (lambda source: PreparedRows(source, Preparation(("unit",))), {"made_with", "read_factor"}),
     "bfloat16": (Bfloat16Source, {"dtype", "stored_dtype", "read_factor", "is_sparse"}),
@@ -83,7 +83,7 @@ def test_every_wrapper_is_among_them():
     known = {
         "PartsSource",
         StoreSource.__name__,
-        "SentRows",
+        "RemoteView",
         "TfIdfRows",
     }
     known |= {

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, Matrix, check_unmasked
-from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows, row_places
+from streamkm.sources.base import ChunkedSource, RemoteView, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.memory.arrays import SparseSource, open_array
 from streamkm.sources.row_graphs import RowGraph, RowGraphs, same
@@ -175,9 +175,9 @@ class DaskSource(ChunkedSource):
         """Say where a row is, for messages: its number, or block and row in the block."""
         return _describe_in_block(self.name, place) if self._unknown_rows else super().describe(place)
 
-    def stand_in(self) -> RowSource:
-        """Give what calls on a cluster need, as blocks are computed there; see `RowSource.stand_in`."""
-        return SentRows(self, partial(_describe_in_block, self.name) if self._unknown_rows else None)
+    def remote_view(self) -> RowSource:
+        """Give what calls on a cluster need, as blocks are computed there; see `RowSource.remote_view`."""
+        return RemoteView(self, partial(_describe_in_block, self.name) if self._unknown_rows else None)
 
     def details(self) -> dict[str, str]:
         """Say how the array is cut; see `RowSource.details`."""

@@ -21,7 +21,7 @@ from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.prepared import CachedRows, PreparedRows, WrappedSource
-from streamkm.sources.text_lines import LONG_BYTES, LineCost, LineRoom
+from streamkm.sources.text_lines import LONG_BYTES, LineCost, LineLimit
 from streamkm.text import BadDocumentError, FeatureHashing, TfIdf
 
 _VALUE_BYTES, _ROW_BYTES = 4, 12  # an index; a pointer and a place
@@ -58,7 +58,7 @@ class HashedText(RowSource):
     decodes = True
     libraries: tuple[str, ...] = ("words",)  # what takes texts apart
     chunked: bool = True  # whether pieces can be read in any order, in any thread or process
-    _line_bound: tuple[LineRoom, LineCost] | None = None
+    _line_bound: tuple[LineLimit, LineCost] | None = None
 
     def __init__(self, hashing: FeatureHashing, stored: Mapping[str, str], taken: Mapping[str, Any] | None = None):
         self.hashing = hashing
@@ -135,10 +135,10 @@ class HashedText(RowSource):
             return super().stream(target_bytes)
         return map(self._rows, self.batches(self.text_bytes(target_bytes)))
 
-    def with_line_room(self, room: LineRoom) -> RowSource:
-        """Bound the lines of files that documents are; see `RowSource.with_line_room`."""
+    def with_line_limit(self, limit: LineLimit) -> RowSource:
+        """Bound the lines of files that documents are; see `RowSource.with_line_limit`."""
         bounded = copy(self) if self.files else self
-        bounded._line_bound = room, partial(_line_memory, hashing=self.hashing)
+        bounded._line_bound = limit, partial(_line_memory, hashing=self.hashing)
         return bounded
 
     def details(self) -> dict[str, str]:
