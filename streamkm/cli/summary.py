@@ -15,7 +15,7 @@ from streamkm.core.display import aligned, masked
 from streamkm.metrics.cluster_summary import ClusterSummary, blank_text
 from streamkm.preparation.scaling import FATES
 from streamkm.sources import open_source
-from streamkm.sources.arrow import is_category, is_date, value_dtype
+from streamkm.sources.arrow import kind_of_column
 
 if TYPE_CHECKING:
     from streamkm.sources.base import RowSource
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MOST_SHOWN = 20  # clusters of a table
 _HEAD_BYTES = 1 << 20
 _FEW, _JUDGED = 50, 10  # values of a column of text that become features; numbers that are judged
+_DATE = "left out: date: --dates days makes it a feature"
 _FEATURES = ("feature", "one-hot", "vector")
 
 
@@ -103,7 +104,7 @@ def table_text(path: str, known: Sequence[str], head: Any, form: Mapping[str, An
 
     `form`: keys of the section data by which it is opened.
     """
-    vector = next((name for name in head.column_names if value_dtype(head.column(name).type)[1]), None)
+    vector = next((name for name in head.column_names if kind_of_column(head.column(name).type)[0] == "vector"), None)
     columns = [_seen(name, head.column(name), vector) for name in known if name in head.column_names]
     of = {use: [each.name for each in columns if each.use == use] for use in (*_FEATURES, "id")}
     columns = [each._replace(use="left out: names rows") if each.name in of["id"][1:] else each for each in columns]
@@ -137,8 +138,9 @@ def table_text(path: str, known: Sequence[str], head: Any, form: Mapping[str, An
 
 def _seen(name: str, values: Any, vector: str | None) -> Seen:
     kind, held = values.type, values.drop_null().to_pylist()
-    (dtype, is_vector), is_text, span = value_dtype(kind), is_category(kind), ""
-    if dtype is not None and not is_vector:
+    (found, dtype), span = kind_of_column(kind), ""
+    is_text = found == "category"
+    if found == "number":
         numbers = np.array(held, np.float64)
         held = numbers[~np.isnan(numbers)].tolist()
         span = f"{min(held):.6g} to {max(held):.6g}" if held else ""
@@ -148,10 +150,10 @@ def _seen(name: str, values: Any, vector: str | None) -> Seen:
         use = "left out: no values"
     elif is_text:
         use = "id" if is_unique else "one-hot" if distinct <= _FEW else "left out: text of many values"
-    elif dtype is None:
-        use = "left out: date: --dates days makes it a feature" if is_date(kind) else "left out: no numbers"
+    elif found == "number":
+        use = _use_of_numbers(np.array(held), names_rows=is_unique and dtype.kind in "iu")
     else:
-        use = "vector" if is_vector else _use_of_numbers(np.array(held), names_rows=is_unique and dtype.kind in "iu")
+        use = {"vector": found, "date": _DATE}.get(found, "left out: no numbers")
     if vector not in (None, name) and use in _FEATURES:
         use = f"left out: beside the vectors of {vector}"
     return Seen(name, "text" if is_text else str(kind), f"{len(values) - len(held):,}", f"{distinct:,}", span, use)

@@ -42,7 +42,7 @@ class Column:
     """A column that is read."""
 
     name: str
-    kind: Literal["number", "date", "vector", "category"]
+    kind: str  # "number", "date", "vector" or "category"
     dtype: np.dtype[Any]  # of its values, or of a vector's; object for categories
     width: int = 1  # features that it becomes: more than one for vectors and for one-hot categories; 0 for hashed ones
     values: tuple[str, ...] | None = None  # of a one-hot column: each is a feature, and a null has none of them
@@ -87,31 +87,23 @@ def readable(path: str) -> tuple[Any, RemoteFile | None]:
     return pyarrow(path).PythonFile(file, mode="r"), file
 
 
-def value_dtype(kind: Any) -> tuple[np.dtype[Any] | None, bool]:
-    """NumPy's type of an Arrow type's numbers, or of its lists' numbers, None for others; whether it is of lists."""
+def kind_of_column(kind: Any) -> tuple[str, np.dtype[Any]]:
+    """What values of an Arrow type are, "number", "date", "vector", "category" or "", and NumPy's type of them."""
     from pyarrow import types
 
     kind = _plain(kind)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        dtype, nested = value_dtype(kind.value_type)
-        return (None, False) if nested else (dtype, True)
-    if types.is_null(kind) or types.is_decimal(kind):
-        return np.dtype(np.float64), False
+        held, dtype = kind_of_column(kind.value_type)
+        return "vector" if held == "number" else "", dtype
+    if str(kind) in ("string", "large_string", "string_view"):
+        return "category", np.dtype(object)
+    if _per_day(kind) or types.is_null(kind) or types.is_decimal(kind):
+        return "date" if _per_day(kind) else "number", np.dtype(np.float64)
     if not (types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)):
-        return None, False
+        return "", np.dtype(object)
     found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
     smaller: dict[str, np.dtype[Any]] = {"bool": np.dtype(np.uint8), "float16": np.dtype(np.float32)}
-    return smaller.get(found.name, found), False
-
-
-def is_category(kind: Any) -> bool:
-    """Whether an Arrow type holds text."""
-    return str(_plain(kind)) in ("string", "large_string", "string_view")
-
-
-def is_date(kind: Any) -> bool:
-    """Whether an Arrow type holds dates, moments, times of day or durations."""
-    return _per_day(_plain(kind)) > 0
+    return "number", smaller.get(found.name, found)
 
 
 def _plain(kind: Any) -> Any:

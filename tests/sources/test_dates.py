@@ -19,7 +19,7 @@ from pyarrow import feather, parquet
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources import open_source
-from streamkm.sources.arrow import day_numbers, is_date
+from streamkm.sources.arrow import day_numbers, kind_of_column
 from tests.contracts import Opened, SourceContract, assemble
 
 N = 90
@@ -123,8 +123,8 @@ def test_times_of_day_dates_and_durations(times, dates):
 
 
 def test_months_are_no_days():
-    assert not is_date(pa.month_day_nano_interval())
-    assert is_date(pa.dictionary(pa.int8(), pa.date32()))
+    assert kind_of_column(pa.month_day_nano_interval())[0] == ""
+    assert kind_of_column(pa.dictionary(pa.int8(), pa.date32()))[0] == "date"
 
 
 @pytest.mark.parametrize("kind", [*FILES, "csv.gz", "duckdb", "pyarrow", "polars", "pandas days"])

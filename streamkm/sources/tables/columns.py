@@ -25,12 +25,10 @@ from streamkm.sources.arrow import (
     Describe,
     Unseen,
     hash_entries,
-    is_category,
-    is_date,
+    kind_of_column,
     number_values,
     one_chunk,
     one_hot_rows,
-    value_dtype,
     vector_rows,
 )
 from streamkm.sources.frames import check_same_columns, index_of
@@ -46,17 +44,17 @@ class HeadRead(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """What a user says of columns."""
+    """What a user says of columns, by the names of options."""
 
-    columns: tuple[str, ...] | None = None  # those that are read, in this order; None: all
-    exclude: tuple[str, ...] = ()  # those that are left out
+    columns: Sequence[str] | None = None  # those that are read, in this order; None: all
+    exclude: Sequence[str] = ()  # those that are left out
     id_column: str | None = None  # left out too: it names rows
     # what columns of text become; a mapping names the columns: values of a one-hot one, or "onehot" or "hash"
     categories: str | Mapping[str, str | tuple[str, ...]] | type[HeadRead] | None = None
     dtype: np.dtype[Any] | None = None  # of the rows: float32 or float64; None: by the columns' types
-    n_hashed: int = 1024  # features that categories are hashed to
-    unseen: Unseen = "raise"  # what becomes of values of one-hot columns that are not known
-    has_days: bool = False  # whether dates are numbers: of days
+    n_features: int = 1024  # that categories are hashed to
+    categories_unseen: Unseen = "raise"  # what becomes of values of one-hot columns that are not known
+    dates: str | None = None  # "days": dates are numbers
     index: tuple[str, ...] = ()  # by metadata of pandas; no features unless `columns` names them
     keys: tuple[Mapping[str, str | None], ...] = ()  # of each file: keys and values of its folders; none of others
 
@@ -142,46 +140,34 @@ class TableSchema:
         return X
 
 
-_WORDS = {"dtype": ("float32", "float64"), "categories_unseen": get_args(Unseen), "dates": ("days",)}
-
-
-def read_options(options: Mapping[str, Any]) -> TableOptions:
+def read_options(given: Mapping[str, Any]) -> TableOptions:
     """Check what was given of columns. Raises InvalidParameterError."""
-    categories = options.get("categories")
+
+    def need(name: str, fits: bool, needed: str) -> None:
+        if not fits:
+            raise InvalidParameterError(f"{name}={given[name]!r}; needed: {needed}")
+
+    lists = {name: given[name] for name in ("columns", "exclude") if given.get(name) is not None}
+    for name, given_names in lists.items():
+        lists[name] = names = [given_names] if isinstance(given_names, str) else given_names
+        are_names = isinstance(names, list | tuple) and all(isinstance(each, str) for each in names)
+        need(name, are_names and (name == "exclude" or len(names) > 0), "names of columns")
+    need("id_column", isinstance(given.get("id_column"), str | None), "the name of a column")
+    hows = [categories := given.get("categories")]
     if isinstance(categories, Mapping):
-        given = categories.items()
-        categories = {str(name): how if isinstance(how, str) else tuple(map(str, how)) for name, how in given}
-    hows = [*categories.values()] if isinstance(categories, dict) else [categories]
+        hows = [how if isinstance(how, str) else tuple(map(str, how)) for how in categories.values()]
+        categories = dict(zip(map(str, categories), hows, strict=True))
     words = (None, "onehot", "hash", HeadRead)
-    if any(how not in words and not (isinstance(categories, dict) and isinstance(how, tuple)) for how in hows):
-        raise InvalidParameterError(
-            f'categories={categories!r}; needed: "onehot", "hash", or a mapping of columns to these or to their values'
-        )
-    for name, known in _WORDS.items():
-        value = options.get(name)
-        if value is not None and (str(np.dtype(value)) if name == "dtype" else value) not in known:
-            needed = " or ".join(f'"{word}"' for word in known)
-            raise InvalidParameterError(f"{name}={value!r}; needed: {needed}")
-    columns, exclude, ids = (_names(options.get(name), name) for name in ("columns", "exclude", "id_column"))
-    if columns == () or (ids is not None and len(ids) != 1):
-        raise InvalidParameterError("columns= and id_column= name at least one column, and id_column= no more")
-    n_hashed = options.get("n_features", 1024)
-    is_count = isinstance(n_hashed, int) and not isinstance(n_hashed, bool) and 1 <= n_hashed < 2**31
-    if not is_count or ("n_features" in options and "hash" not in hows):
-        raise InvalidParameterError(
-            f'n_features={n_hashed!r}; needed: a whole number from 1, for categories="hash" alone'
-        )
-    return TableOptions(
-        columns,
-        exclude or (),
-        ids and ids[0],
-        categories,
-        None if options.get("dtype") is None else np.dtype(options["dtype"]),
-        n_hashed,
-        options.get("categories_unseen", "raise"),
-        has_days="dates" in options,
-        keys=tuple(options.get("keys", ())),
-    )
+    fits = all(how in words or (how is not categories and isinstance(how, tuple)) for how in hows)
+    need("categories", fits, '"onehot", "hash", or a mapping of columns to these or to their values')
+    need("categories_unseen", given.get("categories_unseen", "raise") in get_args(Unseen), '"raise" or "ignore"')
+    need("dates", given.get("dates") in (None, "days"), '"days"')
+    dtype = None if given.get("dtype") is None else np.dtype(given["dtype"])
+    need("dtype", dtype in (None, np.float32, np.float64), '"float32" or "float64"')
+    n_hashed = given.get("n_features", 1024)
+    is_count = isinstance(n_hashed, int) and n_hashed > 0 and ("n_features" not in given or "hash" in hows)
+    need("n_features", is_count, 'a whole number from 1, for categories="hash" alone')
+    return TableOptions(**{**given, **lists, "categories": categories, "dtype": dtype})
 
 
 def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
@@ -263,20 +249,16 @@ def lay_out(
     if options.categories is HeadRead:
         raise HeadRead(known, head(list(fields)))
     columns: list[Column] = []
-    for column, kind in fields.items():
-        dtype, is_vector = value_dtype(kind)
+    for column, stored in fields.items():
+        kind, dtype = kind_of_column(stored)
         how = options.encoding_of(column)
-        if how and (is_category(kind) or isinstance(options.categories, Mapping)):
+        if how and (kind == "category" or isinstance(options.categories, Mapping)):
             values = how if isinstance(how, tuple) else None
             columns.append(Column(column, "category", np.dtype(object), len(values or ()), values))
-        elif dtype is not None and is_vector:
-            columns.append(Column(column, "vector", dtype, _vector_width(column, kind, name, head)))
-        elif dtype is not None:
-            columns.append(Column(column, "number", dtype))
-        elif options.has_days and is_date(kind):
-            columns.append(Column(column, "date", np.dtype(np.float64)))
+        elif kind in ("number", "vector", options.dates and "date"):
+            columns.append(Column(column, kind, dtype, _width(column, stored, name, head) if kind == "vector" else 1))
         else:
-            raise InvalidInputError(_refusal(column, kind, name, head))
+            raise InvalidInputError(_refusal(column, stored, name, head))
     vectors = [column for column in columns if column.kind == "vector"]
     if vectors and options.columns is None and len(columns) > 1:
         other = next(column.name for column in columns if column is not vectors[0])
@@ -290,8 +272,8 @@ def lay_out(
     found = numbers[0] if vectors and len(columns) == 1 else np.dtype(np.float64)
     if found.kind == "f" and all(np.can_cast(dtype, np.float32) for dtype in numbers):
         found = np.dtype(np.float32)
-    n_hashed, left_out = options.n_hashed if hashes else 0, _reasons(known, options, fields)
-    return TableSchema(tuple(columns), options.dtype or found, n_hashed, named, options.unseen, left_out)
+    n_hashed, left_out = options.n_features if hashes else 0, _reasons(known, options, fields)
+    return TableSchema(tuple(columns), options.dtype or found, n_hashed, named, options.categories_unseen, left_out)
 
 
 def one_hot(layout: TableSchema, values: Mapping[str, Iterable[str]]) -> TableSchema:
@@ -322,7 +304,8 @@ def unknown_categories(layout: TableSchema, options: TableOptions) -> list[str]:
 
 def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]) -> str:
     values = [value.as_py() for value in one_chunk(head([column]).column(column))]
-    held, is_text = [row for row, value in enumerate(values) if value is not None], is_category(kind)
+    held, found = [row for row, value in enumerate(values) if value is not None], kind_of_column(kind)[0]
+    is_text = found == "category"
     row = next((row for row in held if not is_text or not is_number(values[row])), held[0] if held else None)
     shown = "" if row is None else f" ({reprlib.repr(values[row])} in row {row:,})"
     remedy = f'Leave it out with exclude="{column}"'
@@ -332,15 +315,15 @@ def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]
         remedy += ', or pass categories="onehot" or categories="hash"'
         text = "" if row is None else values[row].strip()
         remedy += '. Decimal commas? Pass pandas.read_csv(path, decimal=",")' if _COMMA.match(text) else ""
-        found = _DELIMITED.match(text)
-        remedy += f". It seems to be another delimiter; pass delimiter={json.dumps(found[1])}" if found else ""
-    elif is_date(kind):
+        other = _DELIMITED.match(text)
+        remedy += f". It seems to be another delimiter; pass delimiter={json.dumps(other[1])}" if other else ""
+    elif found == "date":
         remedy += ', or pass dates="days" to read days since 1970'
     what = "contains text" if is_text else f"has type {kind}"
     return f"{name}: column {column!r} {what}{shown}; features must be numbers. {remedy}"
 
 
-def _vector_width(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]) -> int:
+def _width(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]) -> int:
     if hasattr(kind, "list_size"):
         return int(kind.list_size)
     values = one_chunk(head([column]).column(column))
@@ -348,12 +331,3 @@ def _vector_width(column: str, kind: Any, name: str, head: Callable[[list[str]],
     if width == 0:
         raise InvalidInputError(f"{name}: column {column!r} has no list with values in its first rows; needed: vectors")
     return width
-
-
-def _names(given: Any, option: str) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else None
-    if names is None or not all(isinstance(name, str) for name in names):
-        raise InvalidParameterError(f"{option}={given!r}; needed: names of columns")
-    return names

@@ -121,7 +121,7 @@ class CsvFiles(RowSource, ABC):
                 warnings.warn(f"{path}: its first column has no name and is left out; {taken}", StreamkmWarning, 2)
         self._rows_a_byte = table.num_rows / len(head)
         self._counts = any(pa.types.is_integer(table.column(name).type) for name in chosen)
-        kinds = {name: kind_of(table.column(name), has_days=options.has_days) for name in chosen if name not in texts}
+        kinds = {name: kind_of(table.column(name), days=options.dates) for name in chosen if name not in texts}
         self._types = {name: kinds.get(name, pa.string()) for name in chosen}
         found = self._look_through()
         typed = replace(options, dtype=options.dtype or np.dtype(np.float64))
@@ -151,7 +151,7 @@ class CsvFiles(RowSource, ABC):
             for part, text, base in self._pieces(1 << 22) if texts or others else ():
                 table, _ = self._table(part, text[:-WINDOW], base, [*texts, *others], known)
                 for name in others:
-                    kind = kind_of(table.column(name), has_days=options.has_days)
+                    kind = kind_of(table.column(name), days=options.dates)
                     types[name] = joined_kind(types[name], kind, is_mixed=is_mixed)
                 if not gather_values(found, table):
                     break

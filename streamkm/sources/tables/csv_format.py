@@ -163,12 +163,12 @@ def check_format(
     return CsvFormat(delimiter, header, bool(newlines_in_values), None if words is None else tuple(words))
 
 
-def kind_of(values: Any, *, has_days: bool = False) -> Any:
+def kind_of(values: Any, *, days: str | None = None) -> Any:
     """The type of all values that a column may hold beside those of the Arrow type that was inferred."""
     import pyarrow as pa
 
     kind = values.type
-    if pa.types.is_string(kind) and has_days:
+    if pa.types.is_string(kind) and days:
         with suppress(pa.ArrowInvalid):  # dates of which some are too far away for nanoseconds
             one_chunk(values).cast(pa.timestamp("us"))
             return pa.timestamp("us")
