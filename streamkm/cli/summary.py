@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 MOST_SHOWN = 20  # clusters of a table
 _HEAD_BYTES = 1 << 20
 _FEW, _JUDGED = 50, 10  # values of a column of text that become features; numbers that are judged
-_DATE = "left out: date: --dates days makes it a feature"
 _FEATURES = ("feature", "one-hot", "vector")
 
 
@@ -137,9 +136,8 @@ def table_text(path: str, known: Sequence[str], head: Any, form: Mapping[str, An
 
 
 def _seen(name: str, values: Any, vector: str | None) -> Seen:
-    kind, held = values.type, values.drop_null().to_pylist()
-    (found, dtype), span = kind_of_column(kind), ""
-    is_text = found == "category"
+    (found, dtype), held, span = kind_of_column(values.type), values.drop_null().to_pylist(), ""
+    kind = "text" if found == "category" else str(values.type)
     if found == "number":
         numbers = np.array(held, np.float64)
         held = numbers[~np.isnan(numbers)].tolist()
@@ -148,15 +146,15 @@ def _seen(name: str, values: Any, vector: str | None) -> Seen:
     is_unique = distinct == len(values) > 1
     if not held:
         use = "left out: no values"
-    elif is_text:
+    elif found == "category":
         use = "id" if is_unique else "one-hot" if distinct <= _FEW else "left out: text of many values"
     elif found == "number":
         use = _use_of_numbers(np.array(held), names_rows=is_unique and dtype.kind in "iu")
     else:
-        use = {"vector": found, "date": _DATE}.get(found, "left out: no numbers")
+        use = {"": "left out: no numbers", "date": "left out: date: --dates days makes it a feature"}.get(found, found)
     if vector not in (None, name) and use in _FEATURES:
         use = f"left out: beside the vectors of {vector}"
-    return Seen(name, "text" if is_text else str(kind), f"{len(values) - len(held):,}", f"{distinct:,}", span, use)
+    return Seen(name, kind, f"{len(values) - len(held):,}", f"{distinct:,}", span, use)
 
 
 def _use_of_numbers(values: NDArray[np.float64], *, names_rows: bool) -> str:

@@ -20,7 +20,7 @@ class ParquetTable(RowGroupTable):
     """Rows of Parquet files; see `RowGroupTable`."""
 
     form = "Parquet"
-    unit_name = "row groups"
+    unit_names = "row group", "row groups"
     splits = True
     read_factor = 2.5
     page_bytes = 9 << 18  # a page of a column, its dictionary, and what they are unpacked from
@@ -31,19 +31,10 @@ class ParquetTable(RowGroupTable):
             return schema, schema.names, [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
 
     def _batches(self, part: int, units: list[int], names: list[str]) -> Iterator[Any]:
-        path, row_bytes = self.paths[part], max(8 * len(names), self._layout.row_bytes)
-        where = f", row group {units[0]:,}" + (f" to {units[-1]:,}" if len(units) > 1 else "")
+        row_bytes = max(8 * len(names), self._layout.row_bytes)
         n_rows = min(1 << 16, max(1 << 10, _BATCH_BYTES // row_bytes)) if self._layout.columns else HEAD_ROWS
-        with _parquet(path) as file:
-            left = sum(file.metadata.row_group(number).num_rows for number in units)
-            batches = file.iter_batches(n_rows, row_groups=units, columns=names, use_threads=True)
-            while left > 0:
-                with guarded(path, "Parquet", where):
-                    batch = next(batches, None)
-                    if batch is None:
-                        raise ValueError(f"{left:,} rows are missing")
-                left -= batch.num_rows
-                yield batch
+        with _parquet(self.paths[part]) as file:
+            yield from file.iter_batches(n_rows, row_groups=units, columns=names, use_threads=True)
 
 
 @contextmanager
@@ -64,7 +55,7 @@ class ArrowTable(RowGroupTable):
     """Rows of Arrow IPC files; see `RowGroupTable`. Record batches are read whole, but for columns left out."""
 
     form = "Arrow IPC"
-    unit_name = "record batches"
+    unit_names = "record batch", "record batches"
     splits = False
     read_factor = 3.0
     page_bytes = 0

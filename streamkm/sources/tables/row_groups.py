@@ -20,7 +20,7 @@ import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Stage
-from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, one_chunk, pyarrow
+from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, guarded, one_chunk, pyarrow
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import check_count
@@ -124,8 +124,9 @@ class PiecesInTurn:
                 at, self._open, self._batches, self._left = unit.start, (unit, names), batches, None
             while at < piece.stop:
                 batch = next(self._batches) if self._left is None else self._left
-                taken += sliced([batch], max(0, piece.start - at), piece.stop - max(piece.start, at))
                 held = min(batch.num_rows, piece.stop - at)
+                skipped = min(held, max(0, piece.start - at))
+                taken.append(batch.slice(skipped, held - skipped))
                 self._left = batch.slice(held) if held < batch.num_rows else None
                 at += held
             if at == unit.stop:
@@ -143,7 +144,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
     no features, or not the same in all files.
     """
 
-    unit_name: str
+    unit_names: tuple[str, str]  # of one, and of several
     splits: bool  # whether a unit can be read from its middle on
     page_bytes: int  # held of a column while it is decoded, beside what goes with chunks
     decodes = True
@@ -170,7 +171,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
         # of a unit that ends and the one that begins
         self.producer_bytes = WORKING_BYTES + 2 * min(self.page_bytes * len(layout.columns), 2 * largest)
         self.form += f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""
-        self._stored = {"chunks": f"{len(rows):,} {self.unit_name}"}
+        self._stored = {"chunks": f"{len(rows):,} {self.unit_names[1]}"}
 
     @abstractmethod
     def _look(self, path: str) -> tuple[Any, list[str], list[int]]:
@@ -194,8 +195,9 @@ class RowGroupTable(BatchTable, ChunkedSource):
             keys = self._options.keys_of(part)
             stored = without(names, keys) or without(self._names[part], keys)[:1]
             batches = self._batches(part, list(range(unit - first, behind - first)), stored)
-            for batch in sliced(batches, start - begin, min(stop, end) - start):
-                yield with_keys(batch, names, keys)
+            with guarded(self.paths[part], type(self).form, f", {self.unit_names[0]} {unit - first:,} or later"):
+                for batch in sliced(batches, start - begin, min(stop, end) - start):
+                    yield with_keys(batch, names, keys)
             start = end
 
     def _columns(self, names: list[str]) -> Iterator[Any]:
@@ -267,7 +269,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
 
 
 def sliced(batches: Iterable[Any], skip: int, n_rows: int) -> Iterator[Any]:
-    """Some rows of batches that follow each other."""
+    """Some rows of batches that follow each other. Raises ValueError: fewer."""
     for batch in batches:
         first, stop = min(skip, batch.num_rows), min(skip + n_rows, batch.num_rows)
         skip, n_rows = skip - first, n_rows - (stop - first)
@@ -275,6 +277,7 @@ def sliced(batches: Iterable[Any], skip: int, n_rows: int) -> Iterator[Any]:
             yield batch.slice(first, stop - first)
         if not n_rows:
             return
+    raise ValueError(f"{n_rows:,} rows are missing")
 
 
 def head_of(batches: Iterator[Any], names: list[str]) -> Any:
