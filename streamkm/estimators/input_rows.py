@@ -157,10 +157,10 @@ def _weighted_as_fit(estimator: Any, source: HashedText | TfIdfRows) -> RowSourc
 
 def _options_of_fit(estimator: Any, X: Any, *, ids: bool) -> dict[str, Any]:
     """Options that open a later table as that of the fit; none where there is no need of any."""
-    known = vars(estimator).get("feature_names_in_")
+    known = vars(estimator).get("feature_names_in_", ())
     fitted_on = vars(estimator).get("fitted_on_", {})
     options = table_options(fitted_on.get("made_with"), fitted_on.get("id_column"))
-    if known is not None and column_names(without_index(X, known)) == tuple(known) and "dates" not in options:
+    if is_frame(X) and "dates" not in options and column_names(without_index(X, known)) == tuple(known):
         return {}
     return options_for(options, X, ids=ids) if options else {}
 

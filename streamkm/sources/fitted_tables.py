@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamkm.sources.formats import GENES, TABLES, is_folder, suffix_format
-from streamkm.sources.frames import column_names, is_frame, is_stream
+from streamkm.sources.frames import column_names
 from streamkm.sources.paths import folder_files
 
 CSV_KEYS = ("delimiter", "header", "newlines_in_values", "null_values")
@@ -43,7 +43,7 @@ def options_for(options: Mapping[str, Any], X: Any, *, ids: bool) -> dict[str, A
         return path_options({name: value for name, value in options.items() if ids or name != "id_column"}, X)
     if _are_cells(options):
         return dict(options) if all(hasattr(X, name) for name in ("X", "obs", "var")) else {}
-    names = names_of(X)
+    names = column_names(X)
     if names is None:
         return {}
     named = ids and options.get("id_column") in names
@@ -66,15 +66,3 @@ def path_options(options: Mapping[str, Any], path: str | os.PathLike[str]) -> di
 
 def _are_cells(options: Mapping[str, Any]) -> bool:
     return not {*GENES}.isdisjoint(options)
-
-
-def names_of(X: Any) -> tuple[str, ...] | None:
-    """Names of the columns of a frame: in memory, lazy, or of Dask; None for other values."""
-    if is_frame(X):
-        return column_names(X)
-    if hasattr(X, "collect_schema"):  # lazy frames of polars say their columns no other way without a warning
-        return tuple(X.collect_schema().names())
-    if is_stream(X) and hasattr(X, "schema"):
-        return tuple(X.schema.names)
-    found = getattr(X, "columns", None) if is_stream(X) or hasattr(type(X), "__dask_graph__") else None
-    return None if found is None else tuple(found)

@@ -18,7 +18,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.arrow import pyarrow
 
 # how types of columns begin that NumPy would take wrongly, or not at all
-NO_NUMBERS = ("decimal", "null", "date", "time", "duration", "list", "array", "fixed_size_list", "large_list")
+_NO_NUMBERS = ("decimal", "null", "date", "time", "duration", "list", "array", "fixed_size_list", "large_list")
 _INDEX = re.compile(r"__index_level_\d+__")  # names that pandas gives to levels of an index without names
 
 
@@ -30,22 +30,26 @@ def is_frame(X: Any) -> bool:
 
 def is_stream(X: Any) -> bool:
     """Whether a value gives record batches and need not be in memory; imports nothing."""
-    lazy = hasattr(X, "collect_schema") and not hasattr(X, "shape") and hasattr(X, "collect")
+    lazy = hasattr(X, "collect_schema") and not hasattr(X, "shape")
     dataset = hasattr(X, "get_fragments") and hasattr(X, "to_batches")
     reader = hasattr(X, "__arrow_c_stream__") and len(getattr(X, "shape", ())) != 1 and not hasattr(X, "__array__")
-    relation = reader and hasattr(X, "fetchall")  # knows its shape, by asking the database
-    return lazy or dataset or relation or (reader and not hasattr(X, "shape"))
+    # a relation of a database knows its shape, by asking
+    return lazy or dataset or (reader and (hasattr(X, "fetchall") or not hasattr(X, "shape")))
 
 
 def column_names(X: Any) -> tuple[str, ...] | None:
-    """Names of a frame's columns; None for other values, and for columns whose names are no text."""
-    if not is_frame(X):
-        return None
-    found = X.column_names if hasattr(X, "column_names") else getattr(X, "columns", None)
-    if found is None:  # a DataArray of xarray, which speaks Arrow too
+    """Names of the columns of a frame: in memory, lazy, or of Dask; None where these are no text, and for other values.
+
+    Lazy frames of polars say them no other way without a warning.
+    """
+    if hasattr(X, "collect_schema"):
+        found = X.collect_schema().names()
+    elif is_frame(X) or is_stream(X) or hasattr(type(X), "__dask_graph__"):
+        found = getattr(getattr(X, "schema", None), "names", None) or getattr(X, "columns", ())
+    else:
         return None
     names = tuple(found)
-    return names if all(isinstance(name, str) for name in names) else None
+    return names if names and all(isinstance(name, str) for name in names) else None
 
 
 def index_of(names: Sequence[Any], schema: Any = None) -> tuple[Any, ...]:
@@ -96,13 +100,6 @@ def check_names_once(X: Any, name: str) -> None:
         raise InvalidInputError(f"{name}: column {repeated!r} is there twice; rename one")
 
 
-def has_columns_of(X: Any, *words: str) -> bool:
-    """Whether the type of one of a frame's columns begins with one of the words, as far as its package tells."""
-    kinds: Any = getattr(X, "dtypes" if hasattr(X, "iloc") else "schema", None)
-    found = kinds.values() if callable(getattr(kinds, "values", None)) else getattr(kinds, "types", kinds)
-    return found is not None and any(str(kind).lower().startswith(words) for kind in found)
-
-
 def order_of(
     names: tuple[str, ...] | None, wanted: tuple[str, ...] | None, what: str, before: str
 ) -> NDArray[np.int64] | None:
@@ -151,9 +148,12 @@ def sparse_matrix(X: Any) -> Any:
 
 
 def is_read_by_column(X: Any) -> bool:
-    """Whether a frame has columns that scikit-learn would take wrongly: dates, but for pandas, which refuses these."""
-    dates = () if hasattr(X, "iloc") else ("date", "time", "duration")
-    return has_columns_of(X, "decimal", "null", *dates) or has_sparse_columns(X)
+    """Whether a frame has columns of which NumPy would make no numbers, as far as its package tells, or sparse ones."""
+    kinds: Any = getattr(X, "dtypes" if hasattr(X, "iloc") else "schema", None)
+    found = kinds.values() if callable(getattr(kinds, "values", None)) else getattr(kinds, "types", kinds)
+    shown = [] if found is None else map(str.lower, map(str, found))
+    words = _NO_NUMBERS[: 2 if hasattr(X, "iloc") else None]  # scikit-learn refuses those of pandas with its own words
+    return has_sparse_columns(X) or any(kind.startswith(words) for kind in shown)
 
 
 def _is_sparse(kind: Any) -> bool:

@@ -30,13 +30,12 @@ from streamkm.sources.dense import (
     words_of,
 )
 from streamkm.sources.frames import (
-    NO_NUMBERS,
     check_names_once,
     column_names,
     frame_table,
-    has_columns_of,
     has_sparse_columns,
     is_frame,
+    is_read_by_column,
     sparse_matrix,
     without_index,
 )
@@ -247,7 +246,7 @@ def _open_frame(X: Any, name: str) -> ChunkedSource:
         source = SparseSource(sparse_matrix(X), name=name, form=f"{form}, sparse columns")
         source.feature_names = names
         return source
-    if not has_columns_of(X, *NO_NUMBERS):
+    if not is_read_by_column(X):
         values = np.asarray(X)
         if values.dtype.kind in "buif":
             return ArraySource(values, name=name, form=form, feature_names=names)

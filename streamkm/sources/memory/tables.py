@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import raw
 from streamkm.sources.arrow import WORKING_BYTES, guarded, pyarrow
 from streamkm.sources.base import ChunkedSource, Rows, RowSource
@@ -64,20 +64,19 @@ class PassHash:
     """
 
     def __init__(self) -> None:
-        self._first: list[int] | None = None
+        self._first: int | None = None
 
     def compared(self, rows: Iterator[Rows], name: str, remedy: str) -> Iterator[Rows]:
         """Yield the rows of a pass. Raises InvalidInputError at its end, if they are others than those before."""
-        found = [0, 0, 0]
+        found = 0
         for each in rows:
             X = each.X
-            parts = (X,) if isinstance(X, np.ndarray) else (X.data, X.indices.astype(np.int64), np.diff(X.indptr))
-            for i, array in enumerate(parts):
-                found[i] = zlib.crc32(raw(_rounded(array)), found[i])
-            del X, parts, array
+            values = _rounded(X) if isinstance(X, np.ndarray) else _rounded(X.data) + X.indices.astype(np.int64)
+            found = zlib.crc32(raw(values), found)
+            del X, values
             yield each
             del each
-        self._first = self._first or found
+        self._first = found if self._first is None else self._first
         if found != self._first:
             raise InvalidInputError(
                 f"{name} gave other rows in this pass than before, or the same in another order; {remedy}"
@@ -146,8 +145,6 @@ class BatchStream(BatchTable):
         return self._passes.compared(self._cut_batches(target_bytes), self.name, remedy)
 
     def _cut_batches(self, target_bytes: int) -> Iterator[Rows]:
-        if target_bytes < 1:
-            raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
         most, place = max(1, target_bytes // self._layout.row_bytes), 0
         for batch in self._columns(self._layout.names):
             for start in range(0, batch.num_rows, most):

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Stage
 from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, guarded, one_chunk, pyarrow
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
@@ -235,8 +235,6 @@ class RowGroupTable(BatchTable, ChunkedSource):
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Join units that are small, through the ends of files, and cut large ones where they can be; O(chunks)."""
-        if target_bytes < 1:
-            raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
         row_bytes = self._layout.row_bytes
         most = max(1, target_bytes // row_bytes)
         check_count(-(-self.n_rows // most), self.n_rows, target_bytes)
