@@ -117,9 +117,9 @@ def test_an_index_of_dask(tmp_path, name, level):
     named = FRAME.set_index(pd.Index(RNG.permutation(300), name=name)).sort_index()
     dd.from_pandas(named, npartitions=3).to_parquet(tmp_path / "x")
     files = sorted((tmp_path / "x").glob("*.parquet"))
-    for X in (files, dd.read_parquet(tmp_path / "x").rename_axis(index=level).reset_index()):
+    for X in (files, dd.read_parquet(tmp_path / "x").rename_axis(index=level)):
         np.testing.assert_array_equal(rows(X, columns=["b", level]), np.c_[named["b"], named.index])
-        source = open_source(X, id_column=level, columns=["a", "b"])
+        source = open_source(X, id_column=level)
         assert source.feature_names == ("a", "b")
         np.testing.assert_array_equal(np.concatenate([np.asarray(part) for part in source.ids()]), named.index)
         with pytest.raises(InvalidInputError, match="column 'other' is missing"):

@@ -77,6 +77,8 @@ class DaskTable(DaskSource):
         pa, options = pyarrow(NAME), read_options(given)
         is_named = all(isinstance(name, str) for name in frame.columns)
         frame = frame if is_named else frame.rename(columns=str)
+        asked = {options.id_column, *(options.columns or ())} - {None, *frame.columns}
+        frame = frame.reset_index() if frame.index.name in asked else frame
         known = list(frame.columns)
         chosen = choose(known, options, NAME)
         sparse = {name: kind.subtype for name, kind in frame.dtypes.items() if hasattr(kind, "subtype")}
