@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
 from types import ModuleType
@@ -79,12 +79,10 @@ def guarded(path: str, form: str, where: str = "") -> Iterator[None]:
         raise SourceError(f"{path}{where} cannot be read as {form}; truncated or damaged: {first}") from error
 
 
-def readable(path: str) -> tuple[Any, RemoteFile | None]:
-    """What pyarrow opens of a path or URL; for the latter also the file behind it, to be closed."""
-    if not isinstance(path, Address):
-        return str(path), None
-    file = RemoteFile(path)
-    return pyarrow(path).PythonFile(file, mode="r"), file
+def readable(path: str) -> AbstractContextManager[Any]:
+    """Give what pyarrow opens of a path or URL, until the context ends."""
+    is_remote = isinstance(path, Address)
+    return pyarrow(path).PythonFile(RemoteFile(path), mode="r") if is_remote else nullcontext(str(path))
 
 
 def kind_of_column(kind: Any) -> tuple[str, np.dtype[Any]]:
@@ -109,19 +107,6 @@ def kind_of_column(kind: Any) -> tuple[str, np.dtype[Any]]:
 def _plain(kind: Any) -> Any:
     """The type of the values, where these stand in a dictionary."""
     return kind.value_type if hasattr(kind, "index_type") else kind
-
-
-def day_numbers(values: Any) -> NDArray[np.float64]:
-    """Dates and moments of an Arrow array as days since 1970-01-01, in UTC where they have a zone; NaN for null.
-
-    Times of day and durations are days, too: noon is 0.5. O(n).
-    """
-    values = _decoded(values)
-    ticks = stored_numbers(values.view("int32" if values.type.bit_width == 32 else "int64"))
-    days, rest = np.divmod(ticks, _per_day(values.type))
-    numbers: NDArray[np.float64] = days + rest / _per_day(values.type)
-    numbers[~validity(values)] = np.nan
-    return numbers
 
 
 def _per_day(kind: Any) -> int:
@@ -191,17 +176,22 @@ def hash_entries(column: str, values: Any, n_features: int, first: int) -> NDArr
 
 
 def number_values(values: Any) -> NDArray[Any]:
-    """Values of an Arrow array as NumPy's, dates and times as days; NaN where they are null."""
+    """Values of an Arrow array as NumPy's, NaN where they are null.
+
+    Dates and moments are days since 1970-01-01, in UTC where they have a zone; times and durations: noon is 0.5.
+    """
     from pyarrow import types
 
     values = _decoded(values)
-    if _per_day(values.type):
-        return day_numbers(values)
+    per_day = _per_day(values.type)
     if types.is_decimal(values.type):
         values = values.cast("string").cast("float64")  # the nearest, of which Arrow's own cast is an ulp off
     elif plain := {"bool": "uint8", "null": "float64"}.get(str(values.type)):
         values = values.cast(plain)
-    numbers = stored_numbers(values)
+    numbers = stored_numbers(values.view(f"int{values.type.bit_width}") if per_day else values)
+    if per_day:
+        days, rest = np.divmod(numbers, per_day)
+        numbers = days + rest / per_day
     if values.null_count:
         numbers = numbers.astype(numbers.dtype if numbers.dtype.kind == "f" else np.float64)
         numbers[~validity(values)] = np.nan

@@ -19,7 +19,7 @@ from pyarrow import feather, parquet
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources import open_source
-from streamkm.sources.arrow import day_numbers, kind_of_column
+from streamkm.sources.arrow import kind_of_column, number_values
 from tests.contracts import Opened, SourceContract, assemble
 
 N = 90
@@ -103,7 +103,7 @@ MOMENT = st.datetimes(dt.datetime(1700, 1, 1), dt.datetime(2200, 1, 1))
 )
 def test_moments_of_every_unit(values, unit, zone):
     rounded = [value and value.replace(microsecond=0) for value in values]
-    found = day_numbers(pa.array(rounded, pa.timestamp(unit, zone)))
+    found = number_values(pa.array(rounded, pa.timestamp(unit, zone)))
     np.testing.assert_allclose(found, list(map(naive_days, rounded)), rtol=1e-15, atol=1e-15)
 
 
@@ -111,15 +111,15 @@ def test_moments_of_every_unit(values, unit, zone):
 def test_times_of_day_dates_and_durations(times, dates):
     for unit in ("us", "ns"):
         np.testing.assert_allclose(
-            day_numbers(pa.array(times, pa.time64(unit))), list(map(naive_days, times)), rtol=1e-15
+            number_values(pa.array(times, pa.time64(unit))), list(map(naive_days, times)), rtol=1e-15
         )
     for kind in (pa.date32(), pa.date64()):
-        np.testing.assert_array_equal(day_numbers(pa.array(dates, kind)), list(map(naive_days, dates)))
+        np.testing.assert_array_equal(number_values(pa.array(dates, kind)), list(map(naive_days, dates)))
     spans = [value and dt.timedelta(hours=value.hour, microseconds=value.microsecond) for value in times]
-    found = day_numbers(pa.array(spans, pa.duration("us")).slice(1))
+    found = number_values(pa.array(spans, pa.duration("us")).slice(1))
     np.testing.assert_allclose(found, list(map(naive_days, spans[1:])), rtol=1e-15)
-    assert np.isnan(day_numbers(pa.array([None], pa.timestamp("s")))).all()
-    assert day_numbers(pa.array([dt.date(1970, 1, 3)] * 2).dictionary_encode()).tolist() == [2.0, 2.0]
+    assert np.isnan(number_values(pa.array([None], pa.timestamp("s")))).all()
+    assert number_values(pa.array([dt.date(1970, 1, 3)] * 2).dictionary_encode()).tolist() == [2.0, 2.0]
 
 
 def test_months_are_no_days():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -129,8 +129,7 @@ def _parquet(path: str) -> Iterator[Any]:
     with guarded(path, "Parquet"):
         from pyarrow import parquet
 
-        opened, remote = readable(path)
-        with remote or nullcontext(), parquet.ParquetFile(opened, page_checksum_verification=True) as file:
+        with readable(path) as opened, parquet.ParquetFile(opened, page_checksum_verification=True) as file:
             yield file
 
 

@@ -104,11 +104,8 @@ class TableSchema:
     @property
     def row_bytes(self) -> int:
         """Decoded bytes of a row."""
-        dense = sum(column.width for column in self.columns) * self.dtype.itemsize
-        if not self.n_hashed:
-            return dense
         entries = sum(column.width or 1 for column in self.columns)
-        return entries * (self.dtype.itemsize + 4) + 12
+        return entries * self.dtype.itemsize + (4 * entries + 12 if self.n_hashed else 0)
 
     def matrix(self, batches: Iterable[Any], n_rows: int, describe: Describe) -> Matrix:
         """The rows of record batches or tables, which are `n_rows` together; `describe` names one for messages.

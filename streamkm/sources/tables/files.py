@@ -6,10 +6,11 @@ Only the chosen columns are read: of Parquet page by page, of Arrow IPC a record
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
-from streamkm.sources.arrow import guarded, readable
+from streamkm.sources.arrow import readable
+from streamkm.sources.remote import Address
 from streamkm.sources.tables.row_groups import HEAD_ROWS, RowGroupTable
 
 _BATCH_BYTES = 1 << 21  # decoded, of what pyarrow gives at once
@@ -26,7 +27,7 @@ class ParquetTable(RowGroupTable):
     page_bytes = 9 << 18  # a page of a column, its dictionary, and what they are unpacked from
 
     def _look(self, path: str) -> tuple[Any, list[str], list[int]]:
-        with _parquet(path) as file, guarded(path, "Parquet"):
+        with _parquet(path) as file:
             meta, schema = file.metadata, file.schema_arrow
             return schema, schema.names, [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
 
@@ -40,15 +41,14 @@ class ParquetTable(RowGroupTable):
 @contextmanager
 def _parquet(path: str) -> Iterator[Any]:
     """Give a pyarrow.parquet.ParquetFile: few large requests to servers, few bytes at a time of local files."""
-    with guarded(path, "Parquet"):
-        from pyarrow import parquet
+    from pyarrow import parquet
 
-        opened, remote = readable(path)
-        size = _BUFFER_BYTES if remote is None else 0
-        how = {"pre_buffer": remote is not None, "buffer_size": size, "page_checksum_verification": True}
-        file = parquet.ParquetFile(opened, **how)
-    with remote or nullcontext(), file:
-        yield file
+    is_remote = isinstance(path, Address)
+    size = 0 if is_remote else _BUFFER_BYTES
+    with readable(path) as opened:
+        how = {"pre_buffer": is_remote, "buffer_size": size, "page_checksum_verification": True}
+        with parquet.ParquetFile(opened, **how) as file:
+            yield file
 
 
 class ArrowTable(RowGroupTable):
@@ -76,11 +76,9 @@ class ArrowTable(RowGroupTable):
 
 @contextmanager
 def _arrow(path: str, fields: list[int] | None = None) -> Iterator[Any]:
-    """Give a pyarrow.RecordBatchFileReader of some columns; see `guarded` for errors."""
-    with guarded(path, "Arrow IPC"):
-        import pyarrow as pa
+    """Give a pyarrow.RecordBatchFileReader of some columns."""
+    import pyarrow as pa
 
-        opened, remote = readable(path)
-        options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-        with remote or nullcontext(), pa.OSFile(opened) if remote is None else opened as file:
-            yield pa.ipc.open_file(file, options=options)
+    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+    with readable(path) as opened, pa.OSFile(opened) if isinstance(opened, str) else opened as file:
+        yield pa.ipc.open_file(file, options=options)

@@ -154,7 +154,11 @@ class RowGroupTable(BatchTable, ChunkedSource):
         self.files = self.paths = tuple(opened_path(path) for path in paths)
         self.name = name_of(self.paths)
         self.libraries = ("pyarrow", *remote_library(*self.paths))
-        schemas, self._names, units = zip(*map(self._look, self.paths), strict=True)
+        looked = []
+        for path in self.paths:
+            with guarded(path, self.form):
+                looked.append(self._look(path))
+        schemas, self._names, units = zip(*looked, strict=True)
         rows = np.array([n_rows for of_file in units for n_rows in of_file], np.int64)
         self._parts = np.repeat(np.arange(len(units)), [len(of_file) for of_file in units])
         self._begins = np.concatenate([[0], np.cumsum(rows)])
@@ -210,8 +214,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
         made: dict[tuple[str, ...], TableSchema] = {}
         known = [[*names, *without([*options.keys_of(i)], names)] for i, names in enumerate(self._names)]
         chosen = choose(known[0], options, self.paths[0])
-        for part, schema in enumerate(schemas):
-            path = self.paths[part]
+        for part, (path, schema) in enumerate(zip(self.paths, schemas, strict=True)):
             check_file(known[part], known[0], options, path, self.paths[0])
             stored = dict.fromkeys(options.keys_of(part), pa.string())
             stored |= dict(zip(schema.names, schema.types, strict=True))
