@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
@@ -21,20 +21,14 @@ from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, 
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote import Address, RemoteFile
 
-Describe = Callable[[int], str]
-"""Says where a row is: ``row 17 of x.parquet``."""
-
-
-MOST_VALUES = 1024
-"""Of one-hot columns, together."""
-
-
-UNSEEN: Counter[str] = Counter()
-"""Values by column that this process has met and a fit had not, of the pass that cleared it."""
+Describe = Callable[[int], str]  # says where a row is: ``row 17 of x.parquet``
+Unseen = Literal["raise", "ignore"]  # what becomes of a value of a one-hot column that is not known
+MOST_VALUES = 1024  # of one-hot columns, together
+WORKING_BYTES = (
+    28 << 20
+)  # that pyarrow takes while it reads, beside what it holds once it is loaded: its threads' pools
+UNSEEN: Counter[str] = Counter()  # values by column that a fit had not, met in this process since it was cleared
 _COUNTING = Lock()
-
-Unseen = Literal["raise", "ignore"]
-"""What becomes of a value of a one-hot column that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +49,6 @@ def pyarrow(what: str) -> ModuleType:
     except ImportError as error:
         raise MissingDependencyError(f"{what} is read by pyarrow: pip install 'streamkm[tables]'") from error
     return pa
-
-
-WORKING_BYTES = 28 << 20
-"""Memory that pyarrow takes while it reads, beside what it holds once it is loaded: its threads' pools."""
 
 
 @contextmanager
@@ -89,7 +79,7 @@ def kind_of_column(kind: Any) -> tuple[str, np.dtype[Any]]:
     """What values of an Arrow type are, "number", "date", "vector", "category" or "", and NumPy's type of them."""
     from pyarrow import types
 
-    kind = _plain(kind)
+    kind = kind.value_type if hasattr(kind, "index_type") else kind  # of a dictionary
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         held, dtype = kind_of_column(kind.value_type)
         return "vector" if held == "number" else "", dtype
@@ -102,11 +92,6 @@ def kind_of_column(kind: Any) -> tuple[str, np.dtype[Any]]:
     found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
     smaller: dict[str, np.dtype[Any]] = {"bool": np.dtype(np.uint8), "float16": np.dtype(np.float32)}
     return "number", smaller.get(found.name, found)
-
-
-def _plain(kind: Any) -> Any:
-    """The type of the values, where these stand in a dictionary."""
-    return kind.value_type if hasattr(kind, "index_type") else kind
 
 
 def _per_day(kind: Any) -> int:
@@ -182,7 +167,7 @@ def number_values(values: Any) -> NDArray[Any]:
     """
     from pyarrow import types
 
-    values = _decoded(values)
+    values = values.dictionary_decode() if hasattr(values, "dictionary") else values
     per_day = _per_day(values.type)
     if types.is_decimal(values.type):
         values = values.cast("string").cast("float64")  # the nearest, of which Arrow's own cast is an ulp off
@@ -212,18 +197,6 @@ def validity(values: Any) -> NDArray[np.bool_]:
     return stored_numbers(values.is_valid().cast("uint8")).view(np.bool_)
 
 
-def null_words(values: Any, words: Sequence[str]) -> Any:
-    """An Arrow array of strings with nulls in place of some words."""
-    import pyarrow as pa
-    from pyarrow import compute
-
-    return compute.if_else(compute.is_in(values, pa.array(words, values.type)), None, values)
-
-
 def one_chunk(values: Any) -> Any:
     """An Arrow array, of one that may be in pieces."""
     return values.combine_chunks() if hasattr(values, "chunks") else values
-
-
-def _decoded(values: Any) -> Any:
-    return values.dictionary_decode() if hasattr(values, "dictionary") else values

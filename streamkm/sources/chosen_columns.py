@@ -109,8 +109,8 @@ def named(source: RowSource, names: Any) -> RowSource:
     source.n_features = source.n_features or len(given)  # of svmlight text: a larger index is refused where it stands
     if source.feature_names is not None or source.n_features != len(given):
         few = "few" if len(given) < source.n_features else "many"
-        own = f"{source.n_features:,} features: too {few} names"
-        own = own if source.feature_names is None else "names of its own"
+        features = f"{source.n_features:,} features: too {few} names"
+        own = features if source.feature_names is None else "names of its own"
         raise InvalidParameterError(f"feature_names= gives {len(given):,} names, and {source.name} has {own}")
     source.feature_names = tuple(given)
     return source

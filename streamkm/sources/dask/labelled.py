@@ -108,10 +108,8 @@ class DaskTable(DaskSource):
         """Yield what names rows, partition by partition; see `RowSource.ids`."""
         if self._id_values is None:
             yield from super().ids()
-            return
-        pa = pyarrow(NAME)
         for part in _partitions(self._id_values):
-            yield pa.chunked_array([pa.array(part.compute(), from_pandas=True)])
+            yield pyarrow(NAME).chunked_array([pyarrow(NAME).array(part.compute(), from_pandas=True)])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_id_values": None}  # ids are read where the table was opened

@@ -90,9 +90,8 @@ class TableSchema:
             return None
         names: list[str] = []
         for column in self.columns:
-            of_vector = [f"[{i}]" for i in range(column.width)]
-            of_values = [f"={value}" for value in column.values or ()]
-            ends = {"vector": of_vector, "category": of_values}.get(column.kind, [""])
+            ends = [f"[{i}]" for i in range(column.width)] if column.kind == "vector" else [""]
+            ends = [f"={value}" for value in column.values or ()] if column.kind == "category" else ends
             names += [column.name + end for end in ends]
         return tuple(names + [f"hash {i}" for i in range(self.n_hashed)])
 
@@ -181,9 +180,9 @@ def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
             hint = near_hint(column, known)
             raise InvalidInputError(f"{name}: column {column!r} is missing{hint}; it has {shown or 'none'}")
     chosen = [column for column in wanted if column not in left_out]
-    times, asked = Counter(known), Counter(chosen)
     read = chosen if options.id_column is None else [*chosen, options.id_column]
-    repeated = next((column for column in read if times[column] > 1 or asked[column] > 1), None)
+    times = Counter(known) | Counter(read)
+    repeated = next((column for column in read if times[column] > 1), None)
     if repeated is not None:
         raise InvalidInputError(f"{name}: column {repeated!r} is there twice; rename one, or name others by columns=")
     if not chosen:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.arrow import null_words, one_chunk
+from streamkm.sources.arrow import one_chunk
 
 NULLS = ("", "NA", "N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "none", "?", "-")
 """Fields that mean that a number is missing, unless the user says which."""
@@ -190,9 +190,14 @@ def joined_kind(old: Any, new: Any, *, is_mixed: bool) -> Any:
 
 def with_nulls(table: Any, words: Mapping[str, Sequence[str]]) -> Any:
     """The table with nulls in place of some words in columns of text."""
-    for at, (name, kind) in enumerate(zip(table.schema.names, map(str, table.schema.types), strict=True)):
-        if kind == "string":
-            table = table.set_column(at, name, null_words(one_chunk(table.column(at)), words[name]))
+    import pyarrow as pa
+    from pyarrow import compute
+
+    for at, (name, kind) in enumerate(zip(table.schema.names, table.schema.types, strict=True)):
+        if pa.types.is_string(kind):
+            values = one_chunk(table.column(at))
+            is_word = compute.is_in(values, pa.array(words[name], kind))
+            table = table.set_column(at, name, compute.if_else(is_word, None, values))
     return table
 
 

@@ -22,7 +22,6 @@ class ParquetTable(RowGroupTable):
 
     form = "Parquet"
     unit_names = "row group", "row groups"
-    splits = True
     read_factor = 2.5
     page_bytes = 9 << 18  # a page of a column, its dictionary, and what they are unpacked from
 
@@ -56,7 +55,6 @@ class ArrowTable(RowGroupTable):
 
     form = "Arrow IPC"
     unit_names = "record batch", "record batches"
-    splits = False
     read_factor = 3.0
     page_bytes = 0
 

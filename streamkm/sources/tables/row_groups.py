@@ -103,15 +103,13 @@ class PiecesInTurn:
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
-        self._open: Any = None  # the unit, and its columns
-        self._at = -1  # row in front of which the batches stand; none after an error
-        self._batches: Iterator[Any] = iter(())
-        self._left: Any = None  # of a batch
+        # rows in front of which the batches of a unit stand, none after an error; what is left of a batch
+        self._at, self._unit, self._batches, self._left = -1, range(0), iter(()), None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PiecesInTurn, ()
 
-    def take(self, piece: range, unit: range, names: list[str], batches: Iterator[Any]) -> list[Any]:
+    def take(self, piece: range, unit: range, batches: Iterator[Any]) -> list[Any]:
         """Take rows of a unit; waits while other threads come to the rows in front. `batches`: all of the unit."""
         taken: list[Any] = []
         with self._turn:
@@ -120,8 +118,8 @@ class PiecesInTurn:
                 seen = self._at
                 self._turn.wait(_OTHERS_S)
             at, self._at = self._at, -1
-            if self._open != (unit, names) or not unit.start <= at <= piece.start:
-                at, self._open, self._batches, self._left = unit.start, (unit, names), batches, None
+            if self._unit != unit or not unit.start <= at <= piece.start:
+                at, self._unit, self._batches, self._left = unit.start, unit, batches, None
             while at < piece.stop:
                 batch = next(self._batches) if self._left is None else self._left
                 held = min(batch.num_rows, piece.stop - at)
@@ -130,7 +128,7 @@ class PiecesInTurn:
                 self._left = batch.slice(held) if held < batch.num_rows else None
                 at += held
             if at == unit.stop:
-                self._open, self._batches = None, iter(())
+                self._unit, self._batches = range(0), iter(())
             self._at = at
             self._turn.notify_all()
         return taken
@@ -145,8 +143,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
     """
 
     unit_names: tuple[str, str]  # of one, and of several
-    splits: bool  # whether a unit can be read from its middle on
-    page_bytes: int  # held of a column while it is decoded, beside what goes with chunks
+    page_bytes: int  # held of a column while a piece of a unit is decoded; 0: units are read whole
     decodes = True
 
     def __init__(self, paths: Sequence[str], **given: Any) -> None:
@@ -162,6 +159,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
         rows = np.array([n_rows for of_file in units for n_rows in of_file], np.int64)
         self._parts = np.repeat(np.arange(len(units)), [len(of_file) for of_file in units])
         self._begins = np.concatenate([[0], np.cumsum(rows)])
+        self._firsts = self._begins[np.searchsorted(self._parts, np.arange(len(units)))]  # rows in front of each file
         self.n_rows: int = int(self._begins[-1])
         index = {name for schema in schemas for name in index_of(schema.names, schema)}
         self._options = options = replace(options, index=tuple(index))
@@ -170,7 +168,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
         self.n_bytes = -int(-sum(map(file_size, self.paths)) * share // 1)
         self._take(layout, options)
         largest = int(rows.max()) * self._layout.row_bytes
-        self.shared_bytes = largest if self.splits and largest >= LARGE_UNIT_BYTES else 0
+        self.shared_bytes = largest if self.page_bytes and largest >= LARGE_UNIT_BYTES else 0
         self.sequential = self.shared_bytes > 0
         # of a unit that ends and the one that begins
         self.producer_bytes = WORKING_BYTES + 2 * min(self.page_bytes * len(layout.columns), 2 * largest)
@@ -233,7 +231,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
 
     def _head(self, part: int, names: list[str]) -> Any:
         """The first rows from the begin of a file on, of one file."""
-        start = int(self._begins[np.searchsorted(self._parts, part)])
+        start = int(self._firsts[part])
         return head_of(self._rows(start, min(self.n_rows, start + HEAD_ROWS), names), names)
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
@@ -245,7 +243,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
         for before, end in pairwise(self._begins.tolist()):
             if end - cuts[-1] > most and before > cuts[-1]:
                 cuts.append(before)
-            n_pieces = -(-(end - before) // most) if self.splits and cuts[-1] == before else 1
+            n_pieces = -(-(end - before) // most) if self.page_bytes and cuts[-1] == before else 1
             cuts += [before + (end - before) * piece // n_pieces for piece in range(1, n_pieces + 1) if n_pieces > 1]
         cuts = sorted({*cuts, self.n_rows})
         return ChunkRuns.of((0, start, stop, (stop - start) * row_bytes) for start, stop in pairwise(cuts))
@@ -257,16 +255,15 @@ class RowGroupTable(BatchTable, ChunkedSource):
         unit = range(*self._begins[number - 1 : number + 1].tolist())
         batches: Iterable[Any] = self._rows(start, stop, names)
         if len(unit) > stop - start:
-            batches = self._pieces.take(range(start, stop), unit, names, self._rows(unit.start, unit.stop, names))
+            batches = self._pieces.take(range(start, stop), unit, self._rows(unit.start, unit.stop, names))
         rows = self._filled(batches, start, stop)
         pyarrow(self.name).default_memory_pool().release_unused()  # each thread's own would stay otherwise
         return rows
 
     def describe(self, place: int) -> str:
         """Say where a row is: ``row 7 of x.parquet``, by its number in the file."""
-        begins = self._begins[np.searchsorted(self._parts, np.arange(len(self.paths)))]
-        part = int(np.searchsorted(begins, place, side="right")) - 1
-        return f"row {place - int(begins[part]):,} of {self.paths[part]}"
+        part = int(np.searchsorted(self._firsts, place, side="right")) - 1
+        return f"row {place - int(self._firsts[part]):,} of {self.paths[part]}"
 
 
 def sliced(batches: Iterable[Any], skip: int, n_rows: int) -> Iterator[Any]:
