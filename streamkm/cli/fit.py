@@ -51,8 +51,9 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         from streamkm.cli.summary import clusters_text, result_lines
         from streamkm.engine import open_cluster
         from streamkm.engine.checkpoint import RESULTS
-        from streamkm.estimators.files import cluster_summary, shown_clusters, summarize
+        from streamkm.estimators.files import cluster_summary, summarize
         from streamkm.estimators.kmeans import StreamKMeans
+        from streamkm.passes.excerpts import row_ids
 
         estimator, output, place = talk.prepare(run.estimator), run.output, Path(run.output.directory)
         directory = None if options["no_checkpoint"] else run.checkpoint or f"{place}.checkpoint"
@@ -69,10 +70,10 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
             kept = {"labels_to": results.prepare_labels(place)} if spread else {}
             estimator.fit(source, checkpoint=saved, **kept)
             fitted_at, found = time.perf_counter(), cluster_summary(estimator)
+            if found is not None:
+                found = found.with_examples(row_ids(source, found.example_rows()), {})
             summary = summarize(estimator, found) | {results.RUN: {"digest": digest}}
             talk.book("start", summary, fitted_at)
-            if source.id_column is not None and found is not None:
-                summary["clusters"] = shown_clusters(estimator, summary["clusters"], source, None)
             with results.staged(place, results.RESULT_NAMES, overwrite=may) as stage:
                 _write(stage, run, estimator, summary, source, many)
                 if output.report:
@@ -87,7 +88,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
                 saved.discard()
         told = [*result_lines(summary), talk.time(summary["stages"]), ("results", output.directory)]
         told += [("go on with", f"{output.directory}/{results.INCREMENTAL}")] if output.incremental else []
-        talk.say(told, "" if found is None else clusters_text(found, summary["clusters"]), 1 + output.incremental)
+        talk.say(told, "" if found is None else clusters_text(found), 1 + output.incremental)
 
 
 def _write(stage: Path, run: Run, estimator: Any, summary: dict[str, Any], source: RowSource, many: Any) -> None:

@@ -6,10 +6,9 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamkm.core.display import aligned, masked
 from streamkm.metrics.cluster_summary import ClusterSummary, blank_text
@@ -30,25 +29,25 @@ def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Label and text, for people: what came out."""
     data, result = summary["data"], summary["result"]
     space = "features of the kernel" if "trace_residual" in result else f"{result['assign_space']} space"
-    return [
+    blank = blank_text(data["n_blank"], by_words=summary["by_words"]) if data["n_blank"] else ""
+    lines = [
         ("rows", rows_text(data["n_samples"], data["n_skipped"])),
-        *([("blank", blank_text(data["n_blank"], by_words=summary["by_words"]))] if data["n_blank"] else []),
-        *([("missing", data["missing"])] if data.get("missing") else []),
+        ("blank", blank),
+        ("missing", data["missing"]),
         ("features", f"{data['n_features']:,}"),
         ("clusters", f"{result['n_clusters']:,}"),
         ("objective", f"{result['objective']:,.6g} (sum of squared distances to the nearest center, in the {space})"),
         ("per row", f"{result['objective_per_row']:,.6g}"),
         ("passes", f"{result['n_passes']:,}"),
-        *(("caution", caution) for caution in summary.get("cautions", ())),
+        *(("caution", caution) for caution in summary["cautions"]),
     ]
+    return [line for line in lines if line[1]]
 
 
-def clusters_text(found: ClusterSummary, clusters: Sequence[Mapping[str, Any]]) -> str:
-    """The table of the largest clusters, with the ids that `clusters` of a summary have for rows, if any."""
-    ids = {each["row"]: each["id"] for row in clusters[:MOST_SHOWN] for each in row["typical"] if each.get("id")}
-    shown = replace(found.with_examples(ids, {}), missing=None, cautions=())  # told above
+def clusters_text(found: ClusterSummary) -> str:
+    """The table of the largest clusters, without what `result_lines` tell."""
     more = len(found) - MOST_SHOWN
-    table = str(replace(shown, rows=shown.rows[:MOST_SHOWN]))
+    table = str(replace(found, rows=found.rows[:MOST_SHOWN], missing=None, cautions=()))
     return table + (f"\nand {more:,} smaller clusters: report.html and streamkm.json have them" if more > 0 else "")
 
 
@@ -59,19 +58,15 @@ def rows_text(n_rows: int, n_skipped: int) -> str:
 
 def source_lines(source: RowSource) -> list[tuple[str, str]]:
     """Label and text, for people: what is known of a source without reading it."""
-    if source.n_rows is not None:
-        rows = f"{source.n_rows:,}"
-    else:
-        about = source.estimated_rows
-        rows = "known after one pass" if about is None else f"about {about:,}"
-    stored = source.dtype if source.stored_dtype is None else source.stored_dtype
+    rows, features, n_bytes = source.estimated_rows, source.n_features, source.n_bytes
+    about, stored = "" if source.n_rows is not None else "about ", source.stored_dtype or source.dtype
     values = str(stored) if stored == source.dtype else f"{stored}, read as {source.dtype}"
     return [
         ("data", source.name),
-        ("rows", rows),
-        ("features", "known after one pass" if source.n_features is None else f"{source.n_features:,}"),
+        ("rows", "known after one pass" if rows is None else f"{about}{rows:,}"),
+        ("features", "known after one pass" if features is None else f"{features:,}"),
         ("values", f"{values}, {'sparse' if source.is_sparse else 'dense'}"),
-        ("stored bytes", "unknown" if source.n_bytes is None else f"{source.n_bytes:,}"),
+        ("stored bytes", "unknown" if n_bytes is None else f"{n_bytes:,}"),
         *source.details().items(),
     ]
 
@@ -87,79 +82,68 @@ def fates_of_columns(source: RowSource) -> list[tuple[str, str]]:
     return [(f"by {len(X):,} rows", line) for line in told]
 
 
-class Seen(NamedTuple):
-    """A column by a table's first rows, and what a fit should do with it."""
-
-    name: str
-    type: str
-    missing: str
-    distinct: str
-    span: str  # the smallest and the largest number
-    use: str
-
-
 def table_text(path: str, known: Sequence[str], head: Any, form: Mapping[str, Any]) -> str:
     """What is known of a table, a line for each column by its first rows, and the command that fits it.
 
     `form`: keys of the section data by which it is opened.
     """
-    vector = next((name for name in head.column_names if kind_of_column(head.column(name).type)[0] == "vector"), None)
-    columns = [_seen(name, head.column(name), vector) for name in known if name in head.column_names]
-    of = {use: [each.name for each in columns if each.use == use] for use in (*_FEATURES, "id")}
-    columns = [each._replace(use="left out: names rows") if each.name in of["id"][1:] else each for each in columns]
-    options: dict[str, Any] = {
-        "columns": of["vector"],
-        "id_column": of["id"][:1],
-        "categories": ["onehot"] if of["one-hot"] else [],
-        "exclude": [] if vector else [each.name for each in columns if each.use.startswith("left out")],
-    }
-    words = ["streamkm", "fit", masked(path), "-k", str(min(10, head.num_rows))]
-    for key, names in options.items():
-        if any("," in name for name in names):
-            words += ["--set", f"data.{key}={json.dumps(names)}"]
-        elif names:
-            words += [f"--{key.replace('_', '-')}", ",".join(names)]
-    words += [word for key, value in form.items() for word in ("--set", f"data.{key}={json.dumps(value)}")]
-    words += ["--invalid", "mean"] if any(each.use == "feature" and each.missing != "0" for each in columns) else []
-    words += ["--preprocess", "table"] if len(of["feature"] + of["one-hot"]) > 1 else []
-    lines, last = [("data", masked(path))], "no column can be a feature"
+    found = {name: head.column(name) for name in known if name in head.column_names}
+    vector = next((name for name, values in found.items() if kind_of_column(values.type)[0] == "vector"), None)
+    of: dict[str, list[str]] = {use: [] for use in (*_FEATURES, "id", "left out")}
+    lines, is_filled = [("column", "type", "missing", "distinct", "smallest to largest", "in a fit")], False
+    for name, values in found.items():
+        kind, missing, distinct, span, use = _seen(values)
+        if vector not in (None, name) and use in _FEATURES:
+            use = f"left out: beside the vectors of {vector}"
+        elif use == "id" and of["id"]:
+            use = "left out: names rows"
+        is_filled |= use == "feature" and missing != "0"
+        of[use.partition(":")[0]].append(name)
+        lines.append((name, kind, missing, distinct, span, use))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    about, command = [("data", masked(path))], "no column can be a feature"
     if any(of[use] for use in _FEATURES):
-        opened = {key: names for key, names in options.items() if names}
-        opened |= {"id_column": of["id"][0]} if of["id"] else {}
-        opened |= {"categories": "hash"} if of["one-hot"] else {}  # reads no rows
-        lines, last = source_lines(open_source(path, **form, **opened)), shlex.join(words)
-    kept = aligned(line for line in lines if line[0] not in ("features", "values", "left out"))
-    cells = [("column", "type", "missing", "distinct", "smallest to largest", "in a fit"), *columns]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    table = "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
-    return f"{kept}\n\n{table}\n\nBy the first {head.num_rows:,} rows. To fit (choose -k by streamkm sweep):\n  {last}"
+        categories = {"categories": "onehot"} if of["one-hot"] else {}
+        given: dict[str, Any] = {"columns": of["vector"], "id_column": "".join(of["id"]), **categories}
+        given |= {} if vector else {"exclude": of["left out"]}
+        given = {key: value for key, value in given.items() if value}
+        opened = open_source(
+            path, **{**form, **given, **({"categories": "hash"} if categories else {})}
+        )  # reads no rows
+        about = [line for line in source_lines(opened) if line[0] not in ("features", "values", "left out")]
+        words = ["streamkm", "fit", masked(path), "-k", str(min(10, head.num_rows))]
+        for key, value in {**given, **form}.items():
+            if key in form or "," in "".join(value):
+                words += ["--set", f"data.{key}={json.dumps(value)}"]
+            else:
+                words += [f"--{key.replace('_', '-')}", value if isinstance(value, str) else ",".join(value)]
+        words += ["--invalid", "mean"] if is_filled else []
+        words += ["--preprocess", "table"] if len(of["feature"] + of["one-hot"]) > 1 else []
+        command = shlex.join(words)
+    told = f"By the first {head.num_rows:,} rows. To fit (choose -k by streamkm sweep):\n  {command}"
+    return f"{aligned(about)}\n\n{table}\n\n{told}"
 
 
-def _seen(name: str, values: Any, vector: str | None) -> Seen:
-    (found, dtype), held, span = kind_of_column(values.type), values.drop_null().to_pylist(), ""
-    kind = "text" if found == "category" else str(values.type)
-    if found == "number":
-        numbers = np.array(held, np.float64)
-        held = numbers[~np.isnan(numbers)].tolist()
-        span = f"{min(held):.6g} to {max(held):.6g}" if held else ""
-    distinct = len(set(map(str, held)))
-    is_unique = distinct == len(values) > 1
-    if not held:
-        use = "left out: no values"
-    elif found == "category":
-        use = "id" if is_unique else "one-hot" if distinct <= _FEW else "left out: text of many values"
-    elif found == "number":
-        use = _use_of_numbers(np.array(held), names_rows=is_unique and dtype.kind in "iu")
-    else:
-        use = {"": "left out: no numbers", "date": "left out: date: --dates days makes it a feature"}.get(found, found)
-    if vector not in (None, name) and use in _FEATURES:
-        use = f"left out: beside the vectors of {vector}"
-    return Seen(name, kind, f"{len(values) - len(held):,}", f"{distinct:,}", span, use)
-
-
-def _use_of_numbers(values: NDArray[np.float64], *, names_rows: bool) -> str:
-    """The use of a column, by what the step "table" would do with it."""
+def _seen(values: Any) -> tuple[str, str, str, str, str]:
+    """Type, missing and distinct values, smallest to largest, and the use in a fit of a column's first values."""
     from streamkm.passes.prepare import table_columns
 
-    fate = int(table_columns(values[:, None], np.arange(len(values)), ()).fate[0]) if len(values) >= _JUDGED else 0
-    return "feature" if fate < 3 else "id" if fate > 3 and names_rows else f"left out: it is {FATES[fate]}"
+    held, (kind, dtype), span, fate = values.drop_null().to_pylist(), kind_of_column(values.type), "", 0
+    if kind == "number":
+        numbers = np.array(held, np.float64)
+        held = numbers = numbers[~np.isnan(numbers)]
+        span = f"{numbers.min():.6g} to {numbers.max():.6g}" if len(numbers) else ""
+        if len(numbers) >= _JUDGED:
+            fate = int(table_columns(numbers[:, None], np.arange(len(numbers)), ()).fate[0])
+    distinct, is_text = len(set(map(str, held))), kind == "category"
+    names_rows = distinct == len(values) > 1 and (is_text or (fate > 3 and dtype.kind in "iu"))
+    uses = {"": "left out: no numbers", "date": "left out: date: --dates days makes it a feature", "number": "feature"}
+    uses |= {"category": "one-hot" if distinct <= _FEW else "left out: text of many values"}
+    if not len(held):
+        use = "left out: no values"
+    elif names_rows:
+        use = "id"
+    else:
+        use = f"left out: it is {FATES[fate]}" if fate > 2 else uses.get(kind, kind)
+    return "text" if is_text else str(values.type), f"{len(values) - len(held):,}", f"{distinct:,}", span, use
