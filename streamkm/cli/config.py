@@ -60,13 +60,10 @@ class Run(NamedTuple):
         return replace(plan, passes=passes, passes_before=before)
 
     def plan_for(self, source: RowSource, memory_limit: Any = None) -> Plan:
-        """What a fit of a source would do, below another limit if one is given.
-
-        Workers of a cluster write labels themselves, where that is asked for.
-        """
+        """What a fit of a source would do, below another limit if one is given."""
         if isinstance(self.estimator, StreamKMeans):
             check_parameters(self.estimator)
-            written = self.cluster is not None and self.output.labels == "zarr"
+            written = self.output.labels == "zarr"
             return self.estimator.plan_for(source, gathers_labels=not written, memory_limit=memory_limit)
         return self.estimator.plan_for(source, memory_limit=memory_limit)
 

@@ -66,16 +66,18 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
             saved = None
             if directory is not None:
                 saved = stack.enter_context(_checkpoint(run, source, directory, options["resume"], options["restart"]))
-            spread = run.cluster is not None and output.labels == "zarr" and isinstance(estimator, StreamKMeans)
-            kept = {"labels_to": results.prepare_labels(place)} if spread else {}
-            estimator.fit(source, checkpoint=saved, **kept)
-            fitted_at, found = time.perf_counter(), cluster_summary(estimator)
-            if found is not None:
-                found = found.with_examples(row_ids(source, found.example_rows()), {})
-            summary = summarize(estimator, found) | {results.RUN: {"digest": digest}}
-            talk.book("start", summary, fitted_at)
             with results.staged(place, results.RESULT_NAMES, overwrite=may) as stage:
-                _write(stage, run, estimator, summary, source, many)
+                labels = stage / f"labels.{output.labels}"
+                written = output.labels != "npy" and isinstance(estimator, StreamKMeans)
+                estimator.fit(source, checkpoint=saved, **({"labels_to": labels} if written else {}))
+                fitted_at, found = time.perf_counter(), cluster_summary(estimator)
+                if found is not None:
+                    found = found.with_examples(row_ids(source, found.example_rows()), {})
+                summary = summarize(estimator, found) | {results.RUN: {"digest": digest}}
+                talk.book("start", summary, fitted_at)
+                if not written:
+                    results.write_labels(labels, estimator, source)
+                _write(stage, run, estimator, source, many)
                 if output.report:
                     page = results.results_page(place, output.labels, summary, estimator, options["image_shape"])
                     results.stage_texts(stage, {results.REPORT: page})
@@ -91,20 +93,18 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         talk.say(told, "" if found is None else clusters_text(found), 1 + output.incremental)
 
 
-def _write(stage: Path, run: Run, estimator: Any, summary: dict[str, Any], source: RowSource, many: Any) -> None:
-    """Write labels, models and how documents were opened; a summary gets the pass that a table of labels takes."""
-    from streamkm.cli import results
+def _write(stage: Path, run: Run, estimator: Any, source: RowSource, many: Any) -> None:
+    """Write models and how documents were opened."""
     from streamkm.cli.data import write_text_settings
-    from streamkm.estimators.files import add_pass
+    from streamkm.cli.results import INCREMENTAL, MODEL
+    from streamkm.core.atomic_io import writing
 
-    labelled = results.stage_labels(stage, estimator, run.output.labels, source)
-    if labelled is not None:
-        add_pass(summary, labelled)
-    estimator.save(stage / results.MODEL)
-    if run.output.incremental:
-        more = estimator.incremental(half_life=run.output.half_life)
-        more.set_params(n_clusters=many or more.n_clusters).save(stage / results.INCREMENTAL)
-    write_text_settings(stage, source, run.data.text)
+    with writing(stage):
+        estimator.save(stage / MODEL)
+        if run.output.incremental:
+            more = estimator.incremental(half_life=run.output.half_life)
+            more.set_params(n_clusters=many or more.n_clusters).save(stage / INCREMENTAL)
+        write_text_settings(stage, source, run.data.text)
 
 
 def _check_places(

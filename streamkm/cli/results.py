@@ -10,11 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +35,10 @@ from streamkm.core.exceptions import OutputError
 from streamkm.engine.checkpoint import KeptDirectory, forget, records
 from streamkm.estimators.labelling import label_places
 from streamkm.passes.label_tables import SUFFIXES
-from streamkm.passes.labels import OF_LABELS, SKIPPED, count_skipped
+from streamkm.passes.labels import OF_LABELS
 from streamkm.reports.maps import cluster_map
 
 if TYPE_CHECKING:
-    from streamkm.core.progress import Stage
     from streamkm.sources.base import RowSource
 
 MODEL, INCREMENTAL, SUMMARY = "model.npz", "incremental.npz", "streamkm.json"
@@ -49,7 +47,6 @@ LABELS = ("labels.npy", "labels.zarr", "labels.csv", "labels.parquet")
 # in the order in which they appear; the summary last, so that a new summary means that all of it is new
 RESULT_NAMES = (*LABELS, MODEL, INCREMENTAL, TEXT, TFIDF, REPORT, SUMMARY)
 RUN = "run"  # in a summary: what tells whether a call is one that was made before
-_LABELS_PER_CHUNK = 1 << 20
 
 
 def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Sequence[str] = RESULT_NAMES) -> None:
@@ -111,17 +108,6 @@ def write_npy(path: str | os.PathLike[str], values: NDArray[Any], *, overwrite: 
     replace_file(path, lambda file: np.save(file, values, allow_pickle=False), values.nbytes, overwrite=overwrite)
 
 
-def prepare_labels(directory: str | os.PathLike[str]) -> Path:
-    """The place where workers may write a Zarr array of labels that `stage_labels` takes."""
-    target = Path(directory)
-    place = target / ".labels.zarr" if target.exists() else target.with_name(f".{target.name}.labels.zarr")
-    with writing(directory):
-        place.parent.mkdir(parents=True, exist_ok=True)
-    check_new_directory(place, OF_LABELS, overwrite=True)
-    shutil.rmtree(place, ignore_errors=True)  # of a run that was killed
-    return place
-
-
 def results_page(
     place: Path, labels_format: str, summary: dict[str, Any], estimator: Any, image_shape: Sequence[int] | None
 ) -> str:
@@ -140,30 +126,19 @@ def results_page(
     return report_page(summary, places, steps)
 
 
-def stage_labels(stage: Path, estimator: Any, labels_format: str, source: RowSource) -> Stage | None:
-    """Write the labels of a fit or an update among what takes its place later; give the pass that a table takes."""
-    labels = stage / f"labels.{labels_format}"
-    if labels.suffix in SUFFIXES:
-        return cast("Stage", estimator.predict_to(source, labels).stage)
-    found = estimator.labels_
-    with writing(labels, 4 * found.shape[0]):
-        if not isinstance(found, np.ndarray):  # workers have written them to a Zarr array
-            os.replace(found.store.root, labels)
-        elif labels.suffix == ".npy":
-            write_npy(labels, found)
-        else:
-            import zarr
-
-            skipped: dict[str, Any] = {SKIPPED: count_skipped(found)}
-            chunks = (min(_LABELS_PER_CHUNK, len(found)),)
-            zarr.create_array(str(labels), data=found, chunks=chunks, attributes=skipped)
-    return None
+def write_labels(path: Path, estimator: Any, source: RowSource) -> None:
+    """Write the labels of a fit or an update that has not written them."""
+    if path.suffix == ".npy":
+        write_npy(path, estimator.labels_)
+    else:
+        estimator.predict_to(source, path)
 
 
 def stage_texts(stage: Path, texts: Mapping[str, str]) -> None:
     """Write texts under their names, where results wait to take their place."""
     for name, text in texts.items():
-        (stage / name).write_text(displayed(text), "utf-8")
+        with writing(stage):
+            (stage / name).write_text(displayed(text), "utf-8")
 
 
 @contextmanager
@@ -173,28 +148,25 @@ def staged(directory: Path, replaced: Sequence[str], *, overwrite: bool) -> Iter
     Of the names `replaced`, in that order, those that were not written are removed from `directory`. Raises as
     `check_target`.
     """
-    is_new = not directory.exists()
-    with (
-        writing(directory),
-        working_directory(directory if is_new else directory / "streamkm") as stage,
-        named(stage, directory),
-    ):
+    beside = directory / "streamkm" if directory.exists() else directory
+    with working_directory(beside) as stage, named(stage, directory):
         yield stage
-        sync_tree(stage)
-        if is_new:
-            os.replace(stage, directory)  # an empty directory that was made meanwhile is replaced, no other
-            sync(directory.absolute().parent)
-            return
-        check_target(directory, overwrite=overwrite, results=replaced)  # once more: the run may have taken hours
-        aside = stage / ".replaced"
-        aside.mkdir()
-        for result in replaced:
-            old, new = directory / result, stage / result
-            if old.is_dir() or (old.exists() and not new.exists()):
-                os.replace(old, aside / result)
-            if new.exists():
-                os.replace(new, old)
-        sync(directory)
+        with writing(directory):
+            sync_tree(stage)
+            if not directory.exists():
+                os.replace(stage, directory)
+                sync(directory.absolute().parent)
+                return
+            check_target(directory, overwrite=overwrite, results=replaced)  # once more: the run may have taken hours
+            aside = stage / ".replaced"
+            aside.mkdir()
+            for result in replaced:
+                old, new = directory / result, stage / result
+                if old.is_dir() or (old.exists() and not new.exists()):
+                    os.replace(old, aside / result)
+                if new.exists():
+                    os.replace(new, old)
+            sync(directory)
 
 
 def earlier_run(path: Path) -> dict[str, str]:

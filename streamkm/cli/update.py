@@ -68,17 +68,15 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
     with Talk(**options) as talk:
         from streamkm.cli import results
         from streamkm.cli.summary import rows_text
-        from streamkm.engine import is_on_cluster
         from streamkm.engine.checkpoint import forget
         from streamkm.metrics.cluster_summary import plain
         from streamkm.passes.labels import count_skipped
         from streamkm.reports.report import update_page
         from streamkm.sources.fingerprints import fingerprint
 
-        executor, version = options["executor"], os.stat(model)
-        estimator = _load_incremental(model)
+        version, estimator = _version(model), _load_incremental(model)
         kept = {name: getattr(estimator, name) for name in ("memory_limit", "progress")}
-        talk.prepare(estimator, executor=executor, memory_limit=options["memory_limit"])
+        talk.prepare(estimator, **{name: options[name] for name in ("executor", "memory_limit")})
         if options["dry_run"]:
             with work(paths, settings, options, model) as source:
                 found = estimator.drift(source)
@@ -100,17 +98,19 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
             may = options["overwrite"] or run.items() <= earlier.items()  # an interrupted call has written those
             results.check_target(output, overwrite=may, results=RESULTS)
             form, share = options["labels"], options["relabel_above"]
-            labels_to = results.prepare_labels(output) if form == "zarr" and is_on_cluster(executor) else None
-            done = estimator.update(source, checkpoint=directory, relabel_above=share, labels_to=labels_to)
-            n_skipped = count_skipped(estimator.labels_)
-            run["after"] = _state_digest(estimator)
-            lineage = [plain(asdict(event)) for event in estimator.lineage_]
-            told = results.json_text(done.to_dict() | {"lineage": lineage, results.RUN: run})
-            now = os.stat(model)
-            if (now.st_ino, now.st_mtime_ns) != (version.st_ino, version.st_mtime_ns):
-                raise OutputError(f"{model} was changed while this update ran; nothing was written: call it again")
             with results.staged(Path(output), RESULTS, overwrite=may) as stage:
-                results.stage_labels(stage, estimator, form, source)
+                labels = stage / f"labels.{form}"
+                labels_to = None if form == "npy" else labels
+                done = estimator.update(source, checkpoint=directory, relabel_above=share, labels_to=labels_to)
+                n_skipped = count_skipped(estimator.labels_)
+                run["after"] = _state_digest(estimator)
+                lineage = [plain(asdict(event)) for event in estimator.lineage_]
+                told = results.json_text(done.to_dict() | {"lineage": lineage, results.RUN: run})
+                now = os.stat(model)
+                if (now.st_ino, now.st_mtime_ns) != (version.st_ino, version.st_mtime_ns):
+                    raise OutputError(f"{model} was changed while this update ran; nothing was written: call it again")
+                if labels_to is None:
+                    results.write_npy(labels, estimator.labels_)
                 results.stage_texts(stage, {UPDATE: told, UPDATE_PAGE: update_page(done)})
         estimator.set_params(**kept).save(target, overwrite=True)
         forget(directory)
@@ -149,6 +149,12 @@ def _check_model_place(model: str, target: str, *, overwrite: bool) -> None:
     check_new(target, overwrite=overwrite or target == model)
     if Path(target).parent.resolve() != settings.parent.resolve() and settings.exists():
         raise OutputError(f"{settings} says how later data are opened; choose a name beside it with --model-to")
+
+
+def _version(path: str) -> tuple[int, int]:
+    """What tells a file from one that replaces it."""
+    found = os.stat(path)
+    return found.st_ino, found.st_mtime_ns
 
 
 def _state_digest(estimator: IncrementalKMeans) -> str:

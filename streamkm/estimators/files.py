@@ -194,13 +194,6 @@ def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, 
     return values
 
 
-def add_pass(summary: dict[str, Any], stage: Stage) -> None:
-    """Add a pass to a summary that was made before it, in place."""
-    summary["stages"].append({name: getattr(stage, name) for name in _STAGE})
-    summary["seconds"] += stage.seconds
-    summary["result"]["n_passes"] += 1
-
-
 def shown_clusters(
     estimator: Any, clusters: Sequence[Mapping[str, Any]], source: RowSource | None, image_shape: Any
 ) -> list[dict[str, Any]]:
