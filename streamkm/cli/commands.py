@@ -13,8 +13,7 @@ from streamkm.cli.common import Talk, data_options, invalid_option, preprocess_o
 from streamkm.core.atomic_io import check_new
 from streamkm.core.exceptions import InvalidParameterError, OutputError
 
-SWEEP_CSV, SWEEP_JSON, SWEEP_SVG = "sweep.csv", "sweep.json", "sweep.svg"
-SWEEP_RESULTS = (SWEEP_CSV, SWEEP_SVG, SWEEP_JSON)  # in the order in which they appear
+SWEEP_RESULTS = ("sweep.csv", "sweep.svg", "sweep.json")  # in the order in which they appear
 _OF_STORES = ("output", "sketch", "n_components", "seed", "metric", "preprocess")  # what a store has once it is made
 
 
@@ -50,31 +49,31 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
         from streamkm.stores.planned import choose_store_sketch, prepared_reader, reader_for_store
         from streamkm.stores.writer import append_rows, check_store_place, write_store
 
-        metric: Any = options["metric"] or "euclidean"
-        output, append, executor = options["output"], options["append"], options["executor"]
-        how = SketchOptions(*(options[name] or "auto" for name in ("sketch", "n_components")))
-        limits, weights = {name: options[name] for name in ("memory_limit", "executor")}, f"{output}.tfidf.npz"
+        append, overwrite, limit = options["append"], options["overwrite"], options["memory_limit"]
+        place, metric = append or options["output"], options["metric"] or "euclidean"
+        weights, kept = f"{place}.tfidf.npz", None
         if append is None:
-            check_store_place(output, overwrite=options["overwrite"])
-            check_new(weights, overwrite=options["overwrite"])
-        stack.enter_context(under_limit(options["memory_limit"]))
+            check_store_place(place, overwrite=overwrite)
+            check_new(weights, overwrite=overwrite)
+        stack.enter_context(under_limit(limit))
         source = stack.enter_context(work(paths, settings, options))
         if append is not None:
-            metric = StoreInfo.read(append).metric
-            source = prepared_as(StoreSource(append), source)
-        limits["preprocess"] = check_steps(options["preprocess"])
+            metric, source = StoreInfo.read(append).metric, prepared_as(StoreSource(append), source)
+        how = SketchOptions(*(options[name] or "auto" for name in ("sketch", "n_components")))
+        steps, executor = check_steps(options["preprocess"]), options["executor"]
+        limits = {"preprocess": steps, "memory_limit": limit, "executor": executor}
         reader, n_threads = reader_for_store(source, metric, options["invalid"], sketch=how, **limits)
         workers = stack.enter_context(open_executor(executor, n_threads))
-        reader, name = prepared_reader(reader, workers, talk.progress()), "sketch" if append is None else "append"
+        reader, name = prepared_reader(reader, workers, talk.progress()), "append" if append else "sketch"
         stage = stack.enter_context(talk.progress().stage(name, reader.source.n_chunks(reader.target_bytes)))
         if append is None:
             found = choose_store_sketch(reader, how, options["seed"] or 0, workers, stage)
             # before the store: a kill leaves no store without what rows to be appended are weighted by
             kept = write_frequencies(weights, source)
-            store = write_store(output, reader, found, workers, stage, overwrite=options["overwrite"])
+            store = write_store(place, reader, found, workers, stage, overwrite=overwrite)
         else:
-            kept, store = None, append_rows(append, reader, workers, stage)
-    told = [("rows", f"{store.n_rows:,}"), ("store", output or append), *store.details().items()]
+            store = append_rows(append, reader, workers, stage)
+    told = [("rows", f"{store.n_rows:,}"), ("store", place), *store.details().items()]
     talk.say([*told, ("frequencies", kept)] if kept else told)
 
 
@@ -104,11 +103,11 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
             if options["preprocess"] is None:
                 how["preprocess"] = usual_steps(source, options["metric"])
             result = run_sweep(source, clusters_of(n_clusters), **how)
-        texts = {SWEEP_CSV: result.csv_text(), SWEEP_JSON: json_text(result.to_dict())}
+        texts = {"sweep.csv": result.csv_text(), "sweep.json": json_text(result.to_dict())}
         if has_matplotlib():
             from streamkm.reports.figures import svg_file
 
-            texts[SWEEP_SVG] = svg_file(result.plot())
+            texts["sweep.svg"] = svg_file(result.plot())
         with staged(Path(output), SWEEP_RESULTS, overwrite=options["overwrite"]) as stage:
             stage_texts(stage, texts)
         talk.say([*result.lines(), ("results", output)])
@@ -123,10 +122,10 @@ def clusters_of(text: str) -> list[int]:
     for part in text.split(","):
         try:
             first, last, *step = map(int, part.split(":") if ":" in part else (part, part))
-            numbers = range(first, last + 1, *step)
+            numbers = range(first, last + 1, *step) if first > 0 else ()
         except (ValueError, TypeError):
-            first = 0
-        if first < 1 or not numbers:
+            numbers = ()
+        if not numbers:
             raise InvalidParameterError(f"clusters {part!r}; needed: a number (50) or a range (2:200:1)")
         found.extend(numbers)
     return found

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamkm.cli.common import Talk, counts_of, parsed, result_options, run_options
+from streamkm.core.atomic_io import writing
 from streamkm.core.display import aligned
 from streamkm.core.exceptions import ConfigError, OutputError
 
 if TYPE_CHECKING:
     from streamkm.cli.config import Run
     from streamkm.planning.plan import Plan
-    from streamkm.sources.base import RowSource
+
+
+_OF_THIS_COMMAND = ("executor", "progress", "memory_limit")  # parameters that change no result
 
 
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What `fit` and `plan` are given."""
-    help_of_k = "Number of clusters; needed without a configuration. With --incremental a range, too."
-    command = click.option("-k", "--n-clusters", type=counts_of, metavar="K|FEWEST:MOST", help=help_of_k)(command)
+    how = "Number of clusters; needed without a configuration. With --incremental a range, too."
+    command = click.option("-k", "--n-clusters", type=counts_of, metavar="K|FEWEST:MOST", help=how)(command)
     return click.argument("inputs", nargs=-1, required=True, metavar="CONFIG.yaml | DATA...")(run_options(command))
 
 
 @click.command()
 @_run_options
 @result_options
-@click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")
-@click.option("--restart", is_flag=True, help="Forget the run that was interrupted.")
+@click.option("--resume/--restart", default=None, help="Go on with the run that was interrupted, or forget it.")
 @click.option("--no-checkpoint", is_flag=True, help="Keep nothing of an interrupted run.")
 def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
     """Cluster rows; write labels, a model and a report.
@@ -48,6 +51,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
     with Talk(**options) as talk:
         run, many = _load(inputs, settings, options), options["n_clusters"]
         from streamkm.cli import results
+        from streamkm.cli.data import write_text_settings
         from streamkm.cli.summary import clusters_text, result_lines
         from streamkm.engine import open_cluster
         from streamkm.engine.checkpoint import RESULTS
@@ -63,13 +67,13 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
             talk.plan(_planned(run))
             source = run.data.weighted(estimator.executor, estimator.memory_limit)
             _choose_number(estimator, source, many)
-            saved = None
-            if directory is not None:
-                saved = stack.enter_context(_checkpoint(run, source, directory, options["resume"], options["restart"]))
+            kept = nullcontext() if directory is None else _checkpoint(run, source, directory, options["resume"])
+            saved = stack.enter_context(kept)
             with results.staged(place, results.RESULT_NAMES, overwrite=may) as stage:
                 labels = stage / f"labels.{output.labels}"
                 written = output.labels != "npy" and isinstance(estimator, StreamKMeans)
                 estimator.fit(source, checkpoint=saved, **({"labels_to": labels} if written else {}))
+                stack.enter_context(writing(place))
                 fitted_at, found = time.perf_counter(), cluster_summary(estimator)
                 if found is not None:
                     found = found.with_examples(row_ids(source, found.example_rows()), {})
@@ -77,7 +81,11 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
                 talk.book("start", summary, fitted_at)
                 if not written:
                     results.write_labels(labels, estimator, source)
-                _write(stage, run, estimator, source, many)
+                estimator.save(stage / results.MODEL)
+                if output.incremental:
+                    more = estimator.incremental(half_life=output.half_life)
+                    more.set_params(n_clusters=many or more.n_clusters).save(stage / results.INCREMENTAL)
+                write_text_settings(stage, source, run.data.text)
                 if output.report:
                     page = results.results_page(place, output.labels, summary, estimator, options["image_shape"])
                     results.stage_texts(stage, {results.REPORT: page})
@@ -86,25 +94,9 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
                 if saved is not None:
                     results.check_target(place, overwrite=may)
                     saved.save(RESULTS, {}, {"place": os.path.abspath(place)})  # which it may replace when it goes on
-            if saved is not None:
-                saved.discard()
         told = [*result_lines(summary), talk.time(summary["stages"]), ("results", output.directory)]
         told += [("go on with", f"{output.directory}/{results.INCREMENTAL}")] if output.incremental else []
         talk.say(told, "" if found is None else clusters_text(found), 1 + output.incremental)
-
-
-def _write(stage: Path, run: Run, estimator: Any, source: RowSource, many: Any) -> None:
-    """Write models and how documents were opened."""
-    from streamkm.cli.data import write_text_settings
-    from streamkm.cli.results import INCREMENTAL, MODEL
-    from streamkm.core.atomic_io import writing
-
-    with writing(stage):
-        estimator.save(stage / MODEL)
-        if run.output.incremental:
-            more = estimator.incremental(half_life=run.output.half_life)
-            more.set_params(n_clusters=many or more.n_clusters).save(stage / INCREMENTAL)
-        write_text_settings(stage, source, run.data.text)
 
 
 def _check_places(
@@ -114,25 +106,25 @@ def _check_places(
 
     Ends the command if it is to be resumed and the directory has its results.
     """
-    from streamkm.cli.results import SUMMARY, check_target, earlier_run, json_digest
+    from streamkm.cli.results import SUMMARY, check_target, digest_of, earlier_run
     from streamkm.engine.checkpoint import forget, has_placed, saved_stages
     from streamkm.estimators.validation import plain
     from streamkm.reports.report import check_image_shape
     from streamkm.sources.fingerprints import fingerprint
 
-    values = run.estimator.get_params()
-    values = {name: plain(values[name]) for name in values.keys() - {"executor", "progress", "memory_limit"}}
-    output, text = run.output.model_dump(exclude={"directory", "overwrite"}), (run.data.text, run.data.sublinear_tf)
-    digest = json_digest([fingerprint(run.data.source), values, output, text, many])
-    stages = saved_stages(checkpoint) if checkpoint is not None else []
-    may = run.output.overwrite or (bool(stages) and has_placed(str(checkpoint), place))
-    if options["resume"] and not (stages or may) and earlier_run(place / SUMMARY).get("digest") == digest:
+    source, shape = run.data.source, options["image_shape"]
+    values = {name: value for name, value in run.estimator.get_params().items() if name not in _OF_THIS_COMMAND}
+    output = run.output.model_dump(exclude={"directory", "overwrite"})
+    digest = digest_of([fingerprint(source), plain(values), output, run.data.text, run.data.sublinear_tf, many])
+    is_begun = checkpoint is not None and bool(saved_stages(checkpoint))
+    may = run.output.overwrite or (is_begun and has_placed(str(checkpoint), place))
+    if options["resume"] and not (is_begun or may) and earlier_run(place / SUMMARY).get("digest") == digest:
         forget(checkpoint or "")  # of a run that was killed when all was done
         click.echo(f"streamkm: {place} is complete: nothing to resume", err=True)
         click.get_current_context().exit()
     check_target(place, overwrite=may)
-    if options["image_shape"] is not None and run.data.source.n_features is not None:
-        check_image_shape(options["image_shape"], run.data.source.n_features)
+    if shape is not None and source.n_features is not None:
+        check_image_shape(shape, source.n_features)
     return digest, may
 
 
@@ -141,19 +133,18 @@ def _planned(run: Run) -> Plan:
     from streamkm.estimators.incremental import unfitted_incremental
     from streamkm.estimators.kmeans import StreamKMeans
 
-    plan, half_life = run.plan(), run.output.half_life
-    if not run.output.incremental:
-        if half_life is not None:
-            raise ConfigError("--half-life is of use with --incremental only; pass both, or leave it out")
-        return plan
-    if not isinstance(run.estimator, StreamKMeans):
+    plan, output = run.plan(), run.output
+    if output.half_life is not None and not output.incremental:
+        raise ConfigError("--half-life is of use with --incremental only; pass both, or leave it out")
+    if output.incremental and not isinstance(run.estimator, StreamKMeans):
         raise ConfigError("--incremental is for k-means alone; leave it out, or the section kernel")
-    unfitted_incremental(run.estimator, half_life=half_life)
-    if plan.expected_space == "sketch":
+    if output.incremental and plan.expected_space == "sketch":
         raise ConfigError(
             "--incremental needs clusters in the original space, and this fit will have them in the sketch alone; "
             "raise --memory-limit, pass --set estimator.assign_space=original, or leave --incremental out"
         )
+    if output.incremental:
+        unfitted_incremental(run.estimator, half_life=output.half_life)
     return plan
 
 
@@ -170,13 +161,12 @@ def _choose_number(estimator: Any, source: Any, many: Any) -> None:
 
 
 @contextmanager
-def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bool) -> Iterator[Any]:
+def _checkpoint(run: Run, source: Any, directory: str, resume: bool | None) -> Iterator[Any]:
     """The state of a run; one that was interrupted is gone on with, or forgotten, only if that was asked for."""
-    if resume and restart:
-        raise click.UsageError("--resume and --restart exclude each other")
     from streamkm.engine.checkpoint import saved_stages
     from streamkm.estimators.input_rows import limit_of_run, open_checkpoint
 
+    restart = resume is False
     plan = run.plan_for(source, limit_of_run(run.estimator, directory, restart=restart))
     with open_checkpoint(run.estimator, source, directory, plan, restart=restart) as saved:
         stages = saved_stages(directory)
@@ -188,12 +178,8 @@ def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bo
         if resume:
             at = f"goes on behind {', '.join(stages)}" if stages else "holds nothing to resume: this run begins anew"
             click.echo(f"streamkm: {directory} {at}", err=True)
-        try:
-            yield saved
-        except KeyboardInterrupt:
-            if saved_stages(directory):
-                click.echo(f"streamkm: what was done is kept in {directory}; go on with --resume", err=True)
-            raise
+        yield saved
+        saved.discard()
 
 
 @click.command()
@@ -212,15 +198,13 @@ def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **option
 
         planned = run.plan()
         if as_json:
-            import json
-
             click.echo(json.dumps(planned.to_dict(), indent=2))
-        else:
-            counted = [("tf-idf", "document frequencies are counted in the first pass")] if run.data.counts else []
-            lacking = run.data.source.lacking().items()
-            lines = planned.lines() if options["verbose"] else planned.main_lines()
-            fates = fates_of_columns(run.data.source) if "table" in (run.estimator.preprocess or ()) else []
-            click.echo(aligned([*lines, *fates, *lacking, *counted, ("results", run.output.directory)]))
+            return
+        lines = planned.lines() if options["verbose"] else planned.main_lines()
+        lines += fates_of_columns(run.data.source) if "table" in (run.estimator.preprocess or ()) else []
+        lines += run.data.source.lacking().items()
+        lines += [("tf-idf", "document frequencies are counted in the first pass")] if run.data.counts else []
+        click.echo(aligned([*lines, ("results", run.output.directory)]))
 
 
 def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any]) -> Run:

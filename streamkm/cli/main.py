@@ -95,7 +95,8 @@ class _Commands(click.Group):
             raise _InputError(without_secrets(text)) from None
         except KeyboardInterrupt as error:
             word, code = ("ended by SIGTERM", 143) if error.args == (signal.SIGTERM,) else ("interrupted", 130)
-            click.echo(f"streamkm: {word}; results of earlier runs are unchanged", err=True)
+            told = "results of earlier runs are unchanged, and a fit goes on with --resume"
+            click.echo(f"streamkm: {word}; {told}", err=True)
             ctx.exit(code)
         except click.ClickException as error:
             error.message = without_secrets(error.message)  # type: ignore[misc] # of all kinds, as click prints it

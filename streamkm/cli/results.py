@@ -32,7 +32,7 @@ from streamkm.core.atomic_io import (
 )
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import OutputError
-from streamkm.engine.checkpoint import KeptDirectory, forget, records
+from streamkm.engine.checkpoint import KeptDirectory, forget
 from streamkm.estimators.labelling import label_places
 from streamkm.passes.label_tables import SUFFIXES
 from streamkm.passes.labels import OF_LABELS
@@ -93,9 +93,8 @@ def _check_writable(directory: Path) -> None:
 
 
 def kept_directory(output: str, *, restart: bool) -> KeptDirectory:
-    """The checkpoint beside results, emptied where a run begins anew; refuses a directory of other files."""
+    """The checkpoint beside results, emptied where a run begins anew."""
     directory = KeptDirectory(f"{output}.checkpoint")
-    records(directory)
     if restart:
         forget(directory)
     return directory
@@ -117,12 +116,12 @@ def results_page(
 
     if image_shape is not None and summary["clusters"]:
         summary = summary | {"clusters": shown_clusters(estimator, summary["clusters"], None, image_shape)}
-    places = cluster_map(estimator.sketch_sample_, estimator.sample_labels_, estimator.counts_)
     kind, model = type(estimator).__name__, place / MODEL
     steps = (
         f"# label more rows of this kind\nstreamkm assign {model} MORE_DATA -o more-labels.{labels_format}\n\n"
         f'# in Python\nfrom streamkm import {kind}\nkmeans = {kind}.load("{model}")\nlabels = kmeans.predict(X)'
     )
+    places = cluster_map(estimator.sketch_sample_, estimator.sample_labels_, estimator.counts_)
     return report_page(summary, places, steps)
 
 
@@ -177,7 +176,7 @@ def earlier_run(path: Path) -> dict[str, str]:
         return {}
 
 
-def json_digest(values: Any) -> str:
+def digest_of(values: Any) -> str:
     """What tells JSON values from others."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 

@@ -88,7 +88,7 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         _check_model_place(model, target, overwrite=options["overwrite"])
         directory = results.kept_directory(output, restart=options["restart"])
         with work(paths, settings, options, model) as source:
-            run = {"data": results.json_digest(fingerprint(source)), "before": _state_digest(estimator)}
+            run = {"data": results.digest_of(fingerprint(source)), "before": _state_digest(estimator)}
             earlier = results.earlier_run(Path(output) / UPDATE)
             if earlier.get("after") == run["before"]:
                 forget(directory)  # of that update, whose command was killed at its end
@@ -97,11 +97,11 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
                     return talk.say([("rows", known)])
             may = options["overwrite"] or run.items() <= earlier.items()  # an interrupted call has written those
             results.check_target(output, overwrite=may, results=RESULTS)
-            form, share = options["labels"], options["relabel_above"]
+            form = options["labels"]
             with results.staged(Path(output), RESULTS, overwrite=may) as stage:
                 labels = stage / f"labels.{form}"
-                labels_to = None if form == "npy" else labels
-                done = estimator.update(source, checkpoint=directory, relabel_above=share, labels_to=labels_to)
+                how = {"relabel_above": options["relabel_above"], "labels_to": None if form == "npy" else labels}
+                done = estimator.update(source, checkpoint=directory, **how)
                 n_skipped = count_skipped(estimator.labels_)
                 run["after"] = _state_digest(estimator)
                 lineage = [plain(asdict(event)) for event in estimator.lineage_]
@@ -109,7 +109,7 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
                 now = os.stat(model)
                 if (now.st_ino, now.st_mtime_ns) != (version.st_ino, version.st_mtime_ns):
                     raise OutputError(f"{model} was changed while this update ran; nothing was written: call it again")
-                if labels_to is None:
+                if form == "npy":
                     results.write_npy(labels, estimator.labels_)
                 results.stage_texts(stage, {UPDATE: told, UPDATE_PAGE: update_page(done)})
         estimator.set_params(**kept).save(target, overwrite=True)
@@ -160,9 +160,7 @@ def _version(path: str) -> tuple[int, int]:
 def _state_digest(estimator: IncrementalKMeans) -> str:
     """What tells the state of a model from that before or after an update."""
     stream = estimator.stream_
-    state = hashlib.sha256(f"{stream.n_rows} {stream.next_row}".encode())
-    if stream.followed is not None:
-        clusters = stream.followed.clusters
-        for array in (clusters.ids, clusters.centers, clusters.counts):
-            state.update(array.tobytes())
-    return state.hexdigest()
+    followed = stream.followed and stream.followed.clusters
+    arrays = (followed.ids, followed.centers, followed.counts) if followed else ()
+    state = [f"{stream.n_rows} {stream.next_row}".encode(), *(array.tobytes() for array in arrays)]
+    return hashlib.sha256(b"".join(state)).hexdigest()
