@@ -159,7 +159,7 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
         if place.suffix != ".npy":
             raise OutputError(f"row numbers are written as .npy, not as {place.name}; choose such a name with -o")
         check_new(place, overwrite=options["overwrite"])
-        directory = kept_directory(output, restart=options["restart"])
+        directory = kept_directory(f"{output}.checkpoint", restart=options["restart"])
         with work(paths, settings, options) as source:
             found = find_duplicates(
                 source,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,33 +53,35 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         from streamkm.cli.data import write_text_settings
         from streamkm.cli.summary import clusters_text, result_lines
         from streamkm.engine import open_cluster
-        from streamkm.engine.checkpoint import RESULTS
+        from streamkm.engine.checkpoint import forget
         from streamkm.estimators.files import cluster_summary, summarize
         from streamkm.estimators.kmeans import StreamKMeans
         from streamkm.passes.excerpts import row_ids
 
         estimator, output, place = talk.prepare(run.estimator), run.output, Path(run.output.directory)
-        directory = None if options["no_checkpoint"] else run.checkpoint or f"{place}.checkpoint"
+        restart, directory = options["resume"] is False, None
+        if not options["no_checkpoint"]:
+            directory = results.kept_directory(run.checkpoint or f"{place}.checkpoint", restart=restart)
         digest, may = _check_places(run, place, directory, many, options)
         with ExitStack() as stack:
             stack.enter_context(open_cluster(run.cluster))
             talk.plan(_planned(run))
             source = run.data.weighted(estimator.executor, estimator.memory_limit)
             _choose_number(estimator, source, many)
-            kept = nullcontext() if directory is None else _checkpoint(run, source, directory, options["resume"])
-            saved = stack.enter_context(kept)
             with results.staged(place, results.RESULT_NAMES, overwrite=may) as stage:
                 labels = stage / f"labels.{output.labels}"
                 written = output.labels != "npy" and isinstance(estimator, StreamKMeans)
-                estimator.fit(source, checkpoint=saved, **({"labels_to": labels} if written else {}))
+                estimator.fit(source, checkpoint=directory, **({"labels_to": labels} if written else {}))
                 stack.enter_context(writing(place))
                 fitted_at, found = time.perf_counter(), cluster_summary(estimator)
                 if found is not None:
                     found = found.with_examples(row_ids(source, found.example_rows()), {})
                 summary = summarize(estimator, found) | {results.RUN: {"digest": digest}}
                 talk.book("start", summary, fitted_at)
-                if not written:
-                    results.write_labels(labels, estimator, source)
+                if output.labels == "npy":
+                    results.write_npy(labels, estimator.labels_)
+                elif not written:
+                    estimator.predict_to(source, labels)
                 estimator.save(stage / results.MODEL)
                 if output.incremental:
                     more = estimator.incremental(half_life=output.half_life)
@@ -91,9 +92,8 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
                     results.stage_texts(stage, {results.REPORT: page})
                 talk.book("writing", summary, time.perf_counter())
                 results.stage_texts(stage, {results.SUMMARY: results.json_text(summary)})
-                if saved is not None:
-                    results.check_target(place, overwrite=may)
-                    saved.save(RESULTS, {}, {"place": os.path.abspath(place)})  # which it may replace when it goes on
+        if directory is not None:
+            forget(directory)
         told = [*result_lines(summary), talk.time(summary["stages"]), ("results", output.directory)]
         told += [("go on with", f"{output.directory}/{results.INCREMENTAL}")] if output.incremental else []
         talk.say(told, "" if found is None else clusters_text(found), 1 + output.incremental)
@@ -107,7 +107,7 @@ def _check_places(
     Ends the command if it is to be resumed and the directory has its results.
     """
     from streamkm.cli.results import SUMMARY, check_target, digest_of, earlier_run
-    from streamkm.engine.checkpoint import forget, has_placed, saved_stages
+    from streamkm.engine.checkpoint import forget, saved_stages
     from streamkm.estimators.validation import plain
     from streamkm.reports.report import check_image_shape
     from streamkm.sources.fingerprints import fingerprint
@@ -116,15 +116,24 @@ def _check_places(
     values = {name: value for name, value in run.estimator.get_params().items() if name not in _OF_THIS_COMMAND}
     output = run.output.model_dump(exclude={"directory", "overwrite"})
     digest = digest_of([fingerprint(source), plain(values), output, run.data.text, run.data.sublinear_tf, many])
-    is_begun = checkpoint is not None and bool(saved_stages(checkpoint))
-    may = run.output.overwrite or (is_begun and has_placed(str(checkpoint), place))
-    if options["resume"] and not (is_begun or may) and earlier_run(place / SUMMARY).get("digest") == digest:
+    is_known, resume = earlier_run(place / SUMMARY).get("digest") == digest, options["resume"]
+    stages = [] if checkpoint is None else saved_stages(checkpoint)
+    if stages and not resume:
+        raise OutputError(
+            f"{checkpoint} holds what an interrupted run of this has done: go on with --resume, "
+            "or begin anew with --restart"
+        )
+    if resume and is_known and not (stages or run.output.overwrite):
         forget(checkpoint or "")  # of a run that was killed when all was done
         click.echo(f"streamkm: {place} is complete: nothing to resume", err=True)
         click.get_current_context().exit()
+    may = run.output.overwrite or (bool(stages) and is_known)  # an interrupted run has written those
     check_target(place, overwrite=may)
     if shape is not None and source.n_features is not None:
         check_image_shape(shape, source.n_features)
+    if resume and checkpoint is not None:
+        at = f"goes on behind {', '.join(stages)}" if stages else "holds nothing to resume: this run begins anew"
+        click.echo(f"streamkm: {checkpoint} {at}", err=True)
     return digest, may
 
 
@@ -158,28 +167,6 @@ def _choose_number(estimator: Any, source: Any, many: Any) -> None:
     del more.stream_  # what the fit has found but for the preparation: the rows are taken anew
     more.update(source)
     estimator.set_params(n_clusters=len(more.cluster_ids_), random_state=seed)
-
-
-@contextmanager
-def _checkpoint(run: Run, source: Any, directory: str, resume: bool | None) -> Iterator[Any]:
-    """The state of a run; one that was interrupted is gone on with, or forgotten, only if that was asked for."""
-    from streamkm.engine.checkpoint import saved_stages
-    from streamkm.estimators.input_rows import limit_of_run, open_checkpoint
-
-    restart = resume is False
-    plan = run.plan_for(source, limit_of_run(run.estimator, directory, restart=restart))
-    with open_checkpoint(run.estimator, source, directory, plan, restart=restart) as saved:
-        stages = saved_stages(directory)
-        if stages and not resume:
-            raise OutputError(
-                f"{directory} holds what an interrupted run of this has done: go on with --resume, "
-                "or begin anew with --restart"
-            )
-        if resume:
-            at = f"goes on behind {', '.join(stages)}" if stages else "holds nothing to resume: this run begins anew"
-            click.echo(f"streamkm: {directory} {at}", err=True)
-        yield saved
-        saved.discard()
 
 
 @click.command()

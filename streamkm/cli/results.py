@@ -39,13 +39,13 @@ from streamkm.passes.labels import OF_LABELS
 from streamkm.reports.maps import cluster_map
 
 if TYPE_CHECKING:
-    from streamkm.sources.base import RowSource
+    pass
 
 MODEL, INCREMENTAL, SUMMARY = "model.npz", "incremental.npz", "streamkm.json"
 REPORT = "report.html"
 LABELS = ("labels.npy", "labels.zarr", "labels.csv", "labels.parquet")
-# in the order in which they appear; the summary last, so that a new summary means that all of it is new
-RESULT_NAMES = (*LABELS, MODEL, INCREMENTAL, TEXT, TFIDF, REPORT, SUMMARY)
+# in the order in which they appear: by the first, a call knows what it left when it was interrupted at a later one
+RESULT_NAMES = (SUMMARY, *LABELS, MODEL, INCREMENTAL, TEXT, TFIDF, REPORT)
 RUN = "run"  # in a summary: what tells whether a call is one that was made before
 
 
@@ -92,9 +92,9 @@ def _check_writable(directory: Path) -> None:
         raise OutputError(f"no permission to write in {nearest}; choose another directory with -o")
 
 
-def kept_directory(output: str, *, restart: bool) -> KeptDirectory:
-    """The checkpoint beside results, emptied where a run begins anew."""
-    directory = KeptDirectory(f"{output}.checkpoint")
+def kept_directory(path: str, *, restart: bool) -> KeptDirectory:
+    """The checkpoint of a run, emptied where it begins anew."""
+    directory = KeptDirectory(path)
     if restart:
         forget(directory)
     return directory
@@ -123,14 +123,6 @@ def results_page(
     )
     places = cluster_map(estimator.sketch_sample_, estimator.sample_labels_, estimator.counts_)
     return report_page(summary, places, steps)
-
-
-def write_labels(path: Path, estimator: Any, source: RowSource) -> None:
-    """Write the labels of a fit or an update that has not written them."""
-    if path.suffix == ".npy":
-        write_npy(path, estimator.labels_)
-    else:
-        estimator.predict_to(source, path)
 
 
 def stage_texts(stage: Path, texts: Mapping[str, str]) -> None:

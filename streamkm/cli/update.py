@@ -86,7 +86,7 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
             estimator.set_params(n_clusters=options["n_clusters"])
         target = options["model_to"] or model
         _check_model_place(model, target, overwrite=options["overwrite"])
-        directory = results.kept_directory(output, restart=options["restart"])
+        directory = results.kept_directory(f"{output}.checkpoint", restart=options["restart"])
         with work(paths, settings, options, model) as source:
             run = {"data": results.digest_of(fingerprint(source)), "before": _state_digest(estimator)}
             earlier = results.earlier_run(Path(output) / UPDATE)

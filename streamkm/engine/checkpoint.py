@@ -42,7 +42,6 @@ _FILES = rf"{_NAME}\.(record|growing)|checkpoint\.json"
 _OWN = re.compile(rf"({_FILES})|\.({_FILES})\.[0-9]+-[0-9a-f]{{16}}\.partial")
 BEGIN = "begin"  # the record that every run writes at once
 PROCESS = "process"  # what the process held beside data that began the run
-RESULTS = "results"  # the place of the results of a run that is complete but for them
 INTERVAL_S = 10.0  # between saves within a stage
 SHARE = 0.05  # of the time, at most, that saving may take
 _ARRAY = "array_"  # before the names of a record's arrays, which are free
@@ -223,12 +222,6 @@ def saved_stages(directory: str | os.PathLike[str]) -> list[str]:
     """Names of the records behind a run's beginning, the latest last; see `checkpoint.records` for errors."""
     found = records(directory) - {BEGIN, PROCESS}
     return sorted(found, key=lambda name: (Path(directory) / f"{name}{RECORD}").stat().st_mtime_ns)
-
-
-def has_placed(directory: str | os.PathLike[str], target: str | os.PathLike[str]) -> bool:
-    """Whether an interrupted run has begun to put its results in a place, as the record `RESULTS` says."""
-    saved = load_record(Path(directory), RESULTS) if RESULTS in records(directory) else None
-    return saved is not None and saved[1]["place"] == os.path.abspath(target)
 
 
 def load_record(directory: Path, name: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:

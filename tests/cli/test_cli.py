@@ -156,7 +156,7 @@ def test_results_are_kept_unless_asked(folder):
     before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
     Path("bad.svm").write_text("1 1:oh\n")  # would be noticed when it is read
     message = run("fit", "bad.svm", "-k", 2, "-o", "out", code=2)
-    assert message.startswith("streamkm: error: out holds results of an earlier run (labels.npy, model.npz")
+    assert message.startswith("streamkm: error: out holds results of an earlier run (streamkm.json, labels.npy")
     assert "--overwrite" in message
     # a run that fails later leaves them alone too
     run("fit", "bad.svm", "-k", 2, "-o", "out", "--overwrite", code=2)
