@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -50,8 +50,8 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
         from streamkm.stores.writer import append_rows, check_store_place, write_store
 
         append, overwrite, limit = options["append"], options["overwrite"], options["memory_limit"]
-        place, metric = append or options["output"], options["metric"] or "euclidean"
-        weights, kept = f"{place}.tfidf.npz", None
+        place, kept, metric = append or options["output"], None, cast("Any", options["metric"] or "euclidean")
+        weights = f"{place}.tfidf.npz"
         if append is None:
             check_store_place(place, overwrite=overwrite)
             check_new(weights, overwrite=overwrite)
@@ -159,7 +159,7 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
         if place.suffix != ".npy":
             raise OutputError(f"row numbers are written as .npy, not as {place.name}; choose such a name with -o")
         check_new(place, overwrite=options["overwrite"])
-        directory = kept_directory(f"{output}.checkpoint", restart=options["restart"])
+        directory = kept_directory(output, restart=options["restart"])
         with work(paths, settings, options) as source:
             found = find_duplicates(
                 source,

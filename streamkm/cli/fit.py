@@ -53,15 +53,13 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         from streamkm.cli.data import write_text_settings
         from streamkm.cli.summary import clusters_text, result_lines
         from streamkm.engine import open_cluster
-        from streamkm.engine.checkpoint import forget
+        from streamkm.engine.checkpoint import KeptDirectory, forget
         from streamkm.estimators.files import cluster_summary, summarize
         from streamkm.estimators.kmeans import StreamKMeans
         from streamkm.passes.excerpts import row_ids
 
         estimator, output, place = talk.prepare(run.estimator), run.output, Path(run.output.directory)
-        restart, directory = options["resume"] is False, None
-        if not options["no_checkpoint"]:
-            directory = results.kept_directory(run.checkpoint or f"{place}.checkpoint", restart=restart)
+        directory = None if options["no_checkpoint"] else KeptDirectory(run.checkpoint or f"{place}.checkpoint")
         digest, may = _check_places(run, place, directory, many, options)
         with ExitStack() as stack:
             stack.enter_context(open_cluster(run.cluster))
@@ -117,7 +115,7 @@ def _check_places(
     output = run.output.model_dump(exclude={"directory", "overwrite"})
     digest = digest_of([fingerprint(source), plain(values), output, run.data.text, run.data.sublinear_tf, many])
     is_known, resume = earlier_run(place / SUMMARY).get("digest") == digest, options["resume"]
-    stages = [] if checkpoint is None else saved_stages(checkpoint)
+    stages = [] if checkpoint is None or resume is False else saved_stages(checkpoint)
     if stages and not resume:
         raise OutputError(
             f"{checkpoint} holds what an interrupted run of this has done: go on with --resume, "
@@ -131,6 +129,8 @@ def _check_places(
     check_target(place, overwrite=may)
     if shape is not None and source.n_features is not None:
         check_image_shape(shape, source.n_features)
+    if resume is False:
+        forget(checkpoint or "")
     if resume and checkpoint is not None:
         at = f"goes on behind {', '.join(stages)}" if stages else "holds nothing to resume: this run begins anew"
         click.echo(f"streamkm: {checkpoint} {at}", err=True)
@@ -190,7 +190,6 @@ def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **option
         lines = planned.lines() if options["verbose"] else planned.main_lines()
         lines += fates_of_columns(run.data.source) if "table" in (run.estimator.preprocess or ()) else []
         lines += run.data.source.lacking().items()
-        lines += [("tf-idf", "document frequencies are counted in the first pass")] if run.data.counts else []
         click.echo(aligned([*lines, ("results", run.output.directory)]))
 
 

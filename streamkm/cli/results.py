@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,6 @@ from streamkm.estimators.labelling import label_places
 from streamkm.passes.label_tables import SUFFIXES
 from streamkm.passes.labels import OF_LABELS
 from streamkm.reports.maps import cluster_map
-
-if TYPE_CHECKING:
-    pass
 
 MODEL, INCREMENTAL, SUMMARY = "model.npz", "incremental.npz", "streamkm.json"
 REPORT = "report.html"
@@ -92,9 +89,9 @@ def _check_writable(directory: Path) -> None:
         raise OutputError(f"no permission to write in {nearest}; choose another directory with -o")
 
 
-def kept_directory(path: str, *, restart: bool) -> KeptDirectory:
-    """The checkpoint of a run, emptied where it begins anew."""
-    directory = KeptDirectory(path)
+def kept_directory(output: str, *, restart: bool) -> KeptDirectory:
+    """The checkpoint beside results, emptied where a run begins anew."""
+    directory = KeptDirectory(f"{output}.checkpoint")
     if restart:
         forget(directory)
     return directory

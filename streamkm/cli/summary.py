@@ -29,10 +29,9 @@ def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Label and text, for people: what came out."""
     data, result = summary["data"], summary["result"]
     space = "features of the kernel" if "trace_residual" in result else f"{result['assign_space']} space"
-    blank = blank_text(data["n_blank"], by_words=summary["by_words"]) if data["n_blank"] else ""
     lines = [
         ("rows", rows_text(data["n_samples"], data["n_skipped"])),
-        ("blank", blank),
+        ("blank", blank_text(data["n_blank"], by_words=summary["by_words"]) if data["n_blank"] else ""),
         ("missing", data["missing"]),
         ("features", f"{data['n_features']:,}"),
         ("clusters", f"{result['n_clusters']:,}"),
@@ -90,16 +89,15 @@ def table_text(path: str, known: Sequence[str], head: Any, form: Mapping[str, An
     found = {name: head.column(name) for name in known if name in head.column_names}
     vector = next((name for name, values in found.items() if kind_of_column(values.type)[0] == "vector"), None)
     of: dict[str, list[str]] = {use: [] for use in (*_FEATURES, "id", "left out")}
-    lines, is_filled = [("column", "type", "missing", "distinct", "smallest to largest", "in a fit")], False
+    lines: list[tuple[str, ...]] = [("column", "type", "missing", "distinct", "smallest to largest", "in a fit")]
     for name, values in found.items():
-        kind, missing, distinct, span, use = _seen(values)
+        *seen, use = _seen(values)
         if vector not in (None, name) and use in _FEATURES:
             use = f"left out: beside the vectors of {vector}"
         elif use == "id" and of["id"]:
             use = "left out: names rows"
-        is_filled |= use == "feature" and missing != "0"
         of[use.partition(":")[0]].append(name)
-        lines.append((name, kind, missing, distinct, span, use))
+        lines.append((name, *seen, use))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
     about, command = [("data", masked(path))], "no column can be a feature"
@@ -108,9 +106,8 @@ def table_text(path: str, known: Sequence[str], head: Any, form: Mapping[str, An
         given: dict[str, Any] = {"columns": of["vector"], "id_column": "".join(of["id"]), **categories}
         given |= {} if vector else {"exclude": of["left out"]}
         given = {key: value for key, value in given.items() if value}
-        opened = open_source(
-            path, **{**form, **given, **({"categories": "hash"} if categories else {})}
-        )  # reads no rows
+        unread = {"categories": "hash"} if categories else {}  # takes no pass
+        opened = open_source(path, **{**form, **given, **unread})
         about = [line for line in source_lines(opened) if line[0] not in ("features", "values", "left out")]
         words = ["streamkm", "fit", masked(path), "-k", str(min(10, head.num_rows))]
         for key, value in {**given, **form}.items():
@@ -118,14 +115,14 @@ def table_text(path: str, known: Sequence[str], head: Any, form: Mapping[str, An
                 words += ["--set", f"data.{key}={json.dumps(value)}"]
             else:
                 words += [f"--{key.replace('_', '-')}", value if isinstance(value, str) else ",".join(value)]
-        words += ["--invalid", "mean"] if is_filled else []
+        words += ["--invalid", "mean"] if any(use == "feature" and n != "0" for _, _, n, *_, use in lines) else []
         words += ["--preprocess", "table"] if len(of["feature"] + of["one-hot"]) > 1 else []
         command = shlex.join(words)
     told = f"By the first {head.num_rows:,} rows. To fit (choose -k by streamkm sweep):\n  {command}"
     return f"{aligned(about)}\n\n{table}\n\n{told}"
 
 
-def _seen(values: Any) -> tuple[str, str, str, str, str]:
+def _seen(values: Any) -> tuple[str, ...]:
     """Type, missing and distinct values, smallest to largest, and the use in a fit of a column's first values."""
     from streamkm.passes.prepare import table_columns
 

@@ -86,7 +86,7 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
             estimator.set_params(n_clusters=options["n_clusters"])
         target = options["model_to"] or model
         _check_model_place(model, target, overwrite=options["overwrite"])
-        directory = results.kept_directory(f"{output}.checkpoint", restart=options["restart"])
+        directory = results.kept_directory(output, restart=options["restart"])
         with work(paths, settings, options, model) as source:
             run = {"data": results.digest_of(fingerprint(source)), "before": _state_digest(estimator)}
             earlier = results.earlier_run(Path(output) / UPDATE)
@@ -132,12 +132,12 @@ def _load_incremental(path: str) -> IncrementalKMeans:
     from streamkm.estimators.incremental import IncrementalKMeans
 
     estimator = load_estimator(path)
-    if not isinstance(estimator, IncrementalKMeans):
-        raise ModelFileError(
-            f"{path} is a model of {type(estimator).__name__}, which cannot go on with more rows; give the "
-            f"incremental.npz that streamkm fit --incremental leaves, or save() of StreamKMeans.incremental()"
-        )
-    return estimator
+    if isinstance(estimator, IncrementalKMeans):
+        return estimator
+    raise ModelFileError(
+        f"{path} is a model of {type(estimator).__name__}, which cannot go on with more rows; give the "
+        f"incremental.npz that streamkm fit --incremental leaves, or save() of StreamKMeans.incremental()"
+    )
 
 
 def _check_model_place(model: str, target: str, *, overwrite: bool) -> None:

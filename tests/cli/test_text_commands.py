@@ -78,7 +78,7 @@ def test_documents_of_a_configuration(folder, form):
     assert planned["passes"] == 3
     assert planned["n_features"] == M
     assert not Path("out").exists()
-    assert "document frequencies are counted in the first pass" in run("plan", "c.yaml")
+    assert "the first for document frequencies" in run("plan", "c.yaml")
     run("fit", "c.yaml")
     labels = np.load("out/labels.npy")
     assert as_topics(labels, y)
