@@ -121,7 +121,7 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
     checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}
     name, names = "data frame" if is_frame(X) else None, column_names(X)
     if name is not None:
-        check_names_once(X, name)
+        check_names_once(X.column_names if hasattr(X, "column_names") else X.columns, name)
     if estimator.invalid == "raise":
         check_unmasked(X, name or "array", MASKED_ROWS)
     try:

@@ -35,12 +35,11 @@ class ChosenColumns(WrappedSource, ChunkedSource):
         self._numbers = np.array(numbers, np.int64)
         names = source.feature_names or ()
         chosen = tuple(names[number] for number in numbers)
-        made_with = {**(source.made_with or {}), "genes": list(chosen)}
         self.take_after(
             source,
             n_features=len(chosen),
             feature_names=chosen,
-            made_with=made_with,
+            made_with={**(source.made_with or {}), "genes": list(chosen)},
             read_factor=source.read_factor + 1,  # both are there at the same time
             **changed,
         )
@@ -108,8 +107,7 @@ def named(source: RowSource, names: Any) -> RowSource:
     given = Path(names).expanduser().read_text("utf-8").splitlines() if is_path else list(map(str, names))
     source.n_features = source.n_features or len(given)  # of svmlight text: a larger index is refused where it stands
     if source.feature_names is not None or source.n_features != len(given):
-        few = "few" if len(given) < source.n_features else "many"
-        features = f"{source.n_features:,} features: too {few} names"
+        features = f"{source.n_features:,} features: too {'few' if len(given) < source.n_features else 'many'} names"
         own = features if source.feature_names is None else "names of its own"
         raise InvalidParameterError(f"feature_names= gives {len(given):,} names, and {source.name} has {own}")
     source.feature_names = tuple(given)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -42,12 +42,11 @@ def column_names(X: Any) -> tuple[str, ...] | None:
 
     Lazy frames of polars say them no other way without a warning.
     """
+    found: Iterable[Any] = ()
     if hasattr(X, "collect_schema"):
         found = X.collect_schema().names()
     elif is_frame(X) or is_stream(X) or hasattr(type(X), "__dask_graph__"):
         found = getattr(getattr(X, "schema", None), "names", None) or getattr(X, "columns", ())
-    else:
-        return None
     names = tuple(found)
     return names if names and all(isinstance(name, str) for name in names) else None
 
@@ -61,11 +60,9 @@ def index_of(names: Sequence[Any], schema: Any = None) -> tuple[Any, ...]:
     found: list[str] = []
     with suppress(AttributeError, LookupError, TypeError, ValueError):  # no metadata, or damaged ones
         found = [name for name in schema.pandas_metadata["index_columns"] if name in names]
-    n_leading = next(
-        (i for i, name in enumerate(names) if name not in ("", f"Unnamed: {i}", f"_duplicated_{i - 1}")), 0
-    )
+    n = next((i for i, each in enumerate(names) if each not in ("", f"Unnamed: {i}", f"_duplicated_{i - 1}")), 0)
     levels = [name for name in names if isinstance(name, str) and _INDEX.fullmatch(name)]
-    return tuple(dict.fromkeys([*names[:n_leading], *levels, *found]))
+    return tuple(dict.fromkeys([*names[:n], *levels, *found]))
 
 
 def without_index(X: Any, known: Any = None) -> Any:
@@ -92,12 +89,11 @@ def frame_table(X: Any, name: str) -> Any:
         raise InvalidInputError(f"{name} cannot be made an Arrow table: {error}") from error
 
 
-def check_names_once(X: Any, name: str) -> None:
-    """Refuse a frame that has two columns of one name. Raises InvalidInputError."""
-    times = Counter(X.column_names if hasattr(X, "column_names") else X.columns)
-    repeated = next((column for column, count in times.items() if count > 1), None)
+def check_names_once(names: Iterable[Any], name: str) -> None:
+    """Refuse two columns of one name. Raises InvalidInputError."""
+    repeated = next((column for column, times in Counter(names).items() if times > 1), None)
     if repeated is not None:
-        raise InvalidInputError(f"{name}: column {repeated!r} is there twice; rename one")
+        raise InvalidInputError(f"{name}: column {repeated!r} is there twice; rename one, or name others by columns=")
 
 
 def order_of(

@@ -17,7 +17,7 @@ from dask.base import compute
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.sources.arrow import pyarrow
+from streamkm.sources.arrow import encoded, one_chunk, pyarrow
 from streamkm.sources.base import RowSource
 from streamkm.sources.dask.arrays import DaskSource, array_of_parts
 from streamkm.sources.memory.arrays import open_array
@@ -29,7 +29,7 @@ from streamkm.sources.tables.columns import (
     read_options,
     unknown_categories,
 )
-from streamkm.sources.tables.row_groups import gather_values, take_layout
+from streamkm.sources.tables.row_groups import take_layout
 
 NAME = "dask data frame"
 
@@ -139,11 +139,10 @@ def _rows(fields: Mapping[str, Any], layout: TableSchema, frame: Any, number: in
     return layout.matrix([table], table.num_rows, lambda row: f"row {row:,} of {place} of the {NAME}")
 
 
-def _texts(fields: Mapping[str, Any], frame: Any) -> dict[str, dict[str, None]]:
-    """The values of the text columns of a partition, as far as they may be one-hot."""
-    found: dict[str, dict[str, None]] = {name: {} for name in frame.columns}
-    gather_values(found, _table(fields, frame))
-    return found
+def _texts(fields: Mapping[str, Any], frame: Any) -> dict[str, list[str]]:
+    """The values of the text columns of a partition."""
+    table = _table(fields, frame)
+    return {name: encoded(one_chunk(table.column(name)))[1] for name in table.schema.names}
 
 
 def _partitions(frame: Any) -> list[Any]:

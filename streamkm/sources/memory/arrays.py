@@ -241,7 +241,7 @@ def _open_frame(X: Any, name: str) -> ChunkedSource:
     """Open a frame: its values as one array, CSR where it has sparse columns, else column by column as a table."""
     form = f"{type(X).__module__.partition('.')[0]} {type(X).__name__} in memory"
     X, names = X if hasattr(X, "__array__") else frame_table(X, name), column_names(X)
-    check_names_once(X, name)
+    check_names_once(X.column_names if hasattr(X, "column_names") else X.columns, name)
     if has_sparse_columns(X):
         source = SparseSource(sparse_matrix(X), name=name, form=f"{form}, sparse columns")
         source.feature_names = names

@@ -108,8 +108,9 @@ class BatchStream(BatchTable):
         kind = f"{type(X).__module__.partition('.')[0].lstrip('_')} {type(X).__name__}"
         pa = pyarrow(kind)
         self._X, self._passes = X, PassHash()
-        self.name, self.form = type(X).__name__, f"a stream of batches ({kind})"
         self.replayable = not (hasattr(X, "read_next_batch") or hasattr(X, "__next__"))
+        once = "" if self.replayable else ", read once only"
+        self.name, self.form = type(X).__name__, f"a stream of batches ({kind}){once}"
         if hasattr(X, "collect_schema"):
             self.name, schema = "lazy frame", X.head(0).collect().to_arrow().schema
         elif hasattr(X, "get_fragments"):
@@ -118,7 +119,6 @@ class BatchStream(BatchTable):
             with guarded(kind, "a stream of record batches"):
                 self._begun: Any = pa.RecordBatchReader.from_stream(X)
             schema = self._begun.schema
-        self.form += "" if self.replayable else ", read once only"
         self._take_schema(schema, read_options(options), self._columns if self.replayable else lambda _: iter(()))
         self.producer_bytes = WORKING_BYTES + 2 * _BATCH_ROWS * self._layout.row_bytes
 

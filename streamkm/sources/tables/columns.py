@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import re
 import reprlib
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -31,7 +30,7 @@ from streamkm.sources.arrow import (
     one_hot_rows,
     vector_rows,
 )
-from streamkm.sources.frames import check_same_columns, index_of
+from streamkm.sources.frames import check_names_once, check_same_columns, index_of
 from streamkm.sources.tables.csv_format import is_number
 
 _SHOWN_COLUMNS = 12
@@ -56,15 +55,11 @@ class TableOptions:
     categories_unseen: Unseen = "raise"  # what becomes of values of one-hot columns that are not known
     dates: str | None = None  # "days": dates are numbers
     index: tuple[str, ...] = ()  # by metadata of pandas; no features unless `columns` names them
-    keys: tuple[Mapping[str, str | None], ...] = ()  # of each file: keys and values of its folders; none of others
+    keys: Mapping[int, Mapping[str, str | None]] = field(default_factory=dict)  # and values of each file's folders
 
     def encoding_of(self, column: str) -> Any:
         """What a column becomes if it holds text: "onehot", "hash" or its values; None where it must not."""
         return self.categories.get(column) if isinstance(self.categories, Mapping) else self.categories
-
-    def keys_of(self, part: int) -> Mapping[str, str | None]:
-        """Keys and values of the folders of a file."""
-        return self.keys[part] if self.keys else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +158,8 @@ def read_options(given: Mapping[str, Any]) -> TableOptions:
     n_hashed = given.get("n_features", 1024)
     is_count = isinstance(n_hashed, int) and n_hashed > 0 and ("n_features" not in given or "hash" in hows)
     need("n_features", is_count, 'a whole number from 1, for categories="hash" alone')
-    return TableOptions(**{**given, **lists, "categories": categories, "dtype": dtype})
+    keys = dict(enumerate(given.get("keys", ())))
+    return TableOptions(**{**given, **lists, "categories": categories, "dtype": dtype, "keys": keys})
 
 
 def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
@@ -180,11 +176,9 @@ def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
             hint = near_hint(column, known)
             raise InvalidInputError(f"{name}: column {column!r} is missing{hint}; it has {shown or 'none'}")
     chosen = [column for column in wanted if column not in left_out]
-    read = chosen if options.id_column is None else [*chosen, options.id_column]
-    times = Counter(known) | Counter(read)
-    repeated = next((column for column in read if times[column] > 1), None)
-    if repeated is not None:
-        raise InvalidInputError(f"{name}: column {repeated!r} is there twice; rename one, or name others by columns=")
+    check_names_once(chosen, name)
+    read = {*chosen, options.id_column}
+    check_names_once([column for column in known if column in read], name)
     if not chosen:
         raise InvalidInputError(
             f"{name}: no column is left to be a feature; it has {_reasons(known, options, ()) or 'none'}"
@@ -200,7 +194,7 @@ def check_file(known: Sequence[str], first: Sequence[str], options: TableOptions
     choose(known, options, name)
 
 
-def without(names: Sequence[str], others: Container[str]) -> list[str]:
+def without(names: Iterable[str], others: Container[str]) -> list[str]:
     """Those of the names that are none of the others."""
     return [name for name in names if name not in others]
 
@@ -224,8 +218,8 @@ def _reasons(known: Sequence[str], options: TableOptions, chosen: Container[str]
     why |= dict.fromkeys(_index(known, options), "index") | dict.fromkeys(options.exclude, "exclude=")
     why |= {} if options.id_column is None else {options.id_column: "id_column="}
     told = [f"{column!r} ({why[column]})" for column in dict.fromkeys(known) if column in why and column not in chosen]
-    n_more = len(told) - _SHOWN_COLUMNS
-    return ", ".join(told[:_SHOWN_COLUMNS]) + (f" and {n_more:,} more" if n_more > 0 else "")
+    more = f" and {len(told) - _SHOWN_COLUMNS:,} more" if told[_SHOWN_COLUMNS:] else ""
+    return ", ".join(told[:_SHOWN_COLUMNS]) + more
 
 
 def lay_out(
@@ -294,8 +288,7 @@ def one_hot(layout: TableSchema, values: Mapping[str, Iterable[str]]) -> TableSc
 
 def unknown_categories(layout: TableSchema, options: TableOptions) -> list[str]:
     """One-hot columns whose values must be looked for."""
-    columns = [column.name for column in layout.columns if column.kind == "category"]
-    return [name for name in columns if options.encoding_of(name) == "onehot"]
+    return [c.name for c in layout.columns if c.kind == "category" and options.encoding_of(c.name) == "onehot"]
 
 
 def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]) -> str:
@@ -322,8 +315,7 @@ def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]
 def _width(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]) -> int:
     if hasattr(kind, "list_size"):
         return int(kind.list_size)
-    values = one_chunk(head([column]).column(column))
-    width = next((len(value) for value in values if value.is_valid), 0)
+    width = next((len(value) for value in head([column]).column(column) if value.is_valid), 0)
     if width == 0:
         raise InvalidInputError(f"{name}: column {column!r} has no list with values in its first rows; needed: vectors")
     return width

@@ -106,7 +106,7 @@ class CsvFiles(RowSource, ABC):
         if not len(text):
             raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
         options, path, head = self._options, self.paths[part], text[:-WINDOW]
-        known = [[*names, *without(list(options.keys_of(number)), names)] for number, names in enumerate(self._columns)]
+        known = [[*names, *without(options.keys.get(number, {}), names)] for number, names in enumerate(self._columns)]
         first = known[part]
         chosen = choose(first, options, path)
         for number, names in enumerate(known):
@@ -163,7 +163,7 @@ class CsvFiles(RowSource, ABC):
         self, part: int, text: Text, base: int, names: Sequence[str], types: Mapping[str, Any]
     ) -> tuple[Any, NDArray[np.int64]]:
         """Columns of a text as a pyarrow.Table, and the place of each row; types that are not given are inferred."""
-        keys, columns = self._options.keys_of(part), self._columns[part]
+        keys, columns = self._options.keys.get(part, {}), self._columns[part]
         try:
             table, starts = self._format.table(text, columns, types, without(names, keys) or columns[:1])
         except MalformedCsvError as error:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from streamkm.sources.arrow import readable
+from streamkm.sources.arrow import guarded, readable
 from streamkm.sources.remote import Address
 from streamkm.sources.tables.row_groups import HEAD_ROWS, RowGroupTable
 
@@ -21,7 +21,7 @@ class ParquetTable(RowGroupTable):
     """Rows of Parquet files; see `RowGroupTable`."""
 
     form = "Parquet"
-    unit_names = "row group", "row groups"
+    unit_names = "row groups"
     read_factor = 2.5
     page_bytes = 9 << 18  # a page of a column, its dictionary, and what they are unpacked from
 
@@ -33,18 +33,18 @@ class ParquetTable(RowGroupTable):
     def _batches(self, part: int, units: list[int], names: list[str]) -> Iterator[Any]:
         row_bytes = max(8 * len(names), self._layout.row_bytes)
         n_rows = min(1 << 16, max(1 << 10, _BATCH_BYTES // row_bytes)) if self._layout.columns else HEAD_ROWS
-        with _parquet(self.paths[part]) as file:
+        with _parquet(self.paths[part], f", row group {units[0]:,} or later") as file:
             yield from file.iter_batches(n_rows, row_groups=units, columns=names, use_threads=True)
 
 
 @contextmanager
-def _parquet(path: str) -> Iterator[Any]:
+def _parquet(path: str, where: str = "") -> Iterator[Any]:
     """Give a pyarrow.parquet.ParquetFile: few large requests to servers, few bytes at a time of local files."""
-    from pyarrow import parquet
-
     is_remote = isinstance(path, Address)
     size = 0 if is_remote else _BUFFER_BYTES
-    with readable(path) as opened:
+    with guarded(path, "Parquet", where), readable(path) as opened:
+        from pyarrow import parquet
+
         how = {"pre_buffer": is_remote, "buffer_size": size, "page_checksum_verification": True}
         with parquet.ParquetFile(opened, **how) as file:
             yield file
@@ -54,7 +54,7 @@ class ArrowTable(RowGroupTable):
     """Rows of Arrow IPC files; see `RowGroupTable`. Record batches are read whole, but for columns left out."""
 
     form = "Arrow IPC"
-    unit_names = "record batch", "record batches"
+    unit_names = "record batches"
     read_factor = 3.0
     page_bytes = 0
 
@@ -75,8 +75,9 @@ class ArrowTable(RowGroupTable):
 @contextmanager
 def _arrow(path: str, fields: list[int] | None = None) -> Iterator[Any]:
     """Give a pyarrow.RecordBatchFileReader of some columns."""
-    import pyarrow as pa
+    with guarded(path, "Arrow IPC"), readable(path) as opened:
+        import pyarrow as pa
 
-    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-    with readable(path) as opened, pa.OSFile(opened) if isinstance(opened, str) else opened as file:
-        yield pa.ipc.open_file(file, options=options)
+        options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+        with pa.OSFile(opened) if isinstance(opened, str) else opened as file:
+            yield pa.ipc.open_file(file, options=options)

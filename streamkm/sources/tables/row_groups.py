@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.core.progress import Stage
-from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, guarded, one_chunk, pyarrow
+from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, one_chunk, pyarrow
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import check_count
@@ -75,10 +75,9 @@ class BatchTable(RowSource):
                 n_rows += batch.num_rows
                 if not gather_values(found, batch):
                     break
-            layout = one_hot(layout, found)
+            self._layout = one_hot(layout, found)
             self.stages_before = (Stage("categories", time.perf_counter() - started, self.n_bytes or 0, n_rows),)
-            self._layout = layout
-        take_layout(self, layout)
+        take_layout(self, self._layout)
 
     def _filled(self, batches: Iterable[Any], start: int, stop: int) -> Rows:
         """Rows start..stop-1, of batches that hold these alone."""
@@ -103,8 +102,9 @@ class PiecesInTurn:
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
-        # rows in front of which the batches of a unit stand, none after an error; what is left of a batch
-        self._at, self._unit, self._batches, self._left = -1, range(0), iter(()), None
+        self._unit, self._batches = range(0), iter(())
+        self._at = -1  # row in front of which the batches stand; none after an error
+        self._left: Any = None  # of a batch
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PiecesInTurn, ()
@@ -142,7 +142,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
     no features, or not the same in all files.
     """
 
-    unit_names: tuple[str, str]  # of one, and of several
+    unit_names: str
     page_bytes: int  # held of a column while a piece of a unit is decoded; 0: units are read whole
     decodes = True
 
@@ -151,11 +151,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
         self.files = self.paths = tuple(opened_path(path) for path in paths)
         self.name = name_of(self.paths)
         self.libraries = ("pyarrow", *remote_library(*self.paths))
-        looked = []
-        for path in self.paths:
-            with guarded(path, self.form):
-                looked.append(self._look(path))
-        schemas, self._names, units = zip(*looked, strict=True)
+        schemas, self._names, units = zip(*map(self._look, self.paths), strict=True)
         rows = np.array([n_rows for of_file in units for n_rows in of_file], np.int64)
         self._parts = np.repeat(np.arange(len(units)), [len(of_file) for of_file in units])
         self._begins = np.concatenate([[0], np.cumsum(rows)])
@@ -173,7 +169,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
         # of a unit that ends and the one that begins
         self.producer_bytes = WORKING_BYTES + 2 * min(self.page_bytes * len(layout.columns), 2 * largest)
         self.form += f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""
-        self._stored = {"chunks": f"{len(rows):,} {self.unit_names[1]}"}
+        self._stored = {"chunks": f"{len(rows):,} {self.unit_names}"}
 
     @abstractmethod
     def _look(self, path: str) -> tuple[Any, list[str], list[int]]:
@@ -194,27 +190,24 @@ class RowGroupTable(BatchTable, ChunkedSource):
             first, behind = np.searchsorted(self._parts, [part, part + 1]).tolist()
             behind = min(behind, int(np.searchsorted(self._begins, stop)))
             begin, end = self._begins[[unit, behind]].tolist()
-            keys = self._options.keys_of(part)
+            keys = self._options.keys.get(part, {})
             stored = without(names, keys) or without(self._names[part], keys)[:1]
             batches = self._batches(part, list(range(unit - first, behind - first)), stored)
-            with guarded(self.paths[part], type(self).form, f", {self.unit_names[0]} {unit - first:,} or later"):
-                for batch in sliced(batches, start - begin, min(stop, end) - start):
-                    yield with_keys(batch, names, keys)
+            for batch in sliced(batches, start - begin, min(stop, end) - start, self.paths[part]):
+                yield with_keys(batch, names, keys)
             start = end
 
     def _columns(self, names: list[str]) -> Iterator[Any]:
         return self._rows(0, self.n_rows, names)
 
     def _lay_out(self, schemas: Sequence[Any]) -> TableSchema:
-        import pyarrow as pa
-
         options = self._options
         made: dict[tuple[str, ...], TableSchema] = {}
-        known = [[*names, *without([*options.keys_of(i)], names)] for i, names in enumerate(self._names)]
+        known = [[*names, *without(options.keys.get(i, {}), names)] for i, names in enumerate(self._names)]
         chosen = choose(known[0], options, self.paths[0])
         for part, (path, schema) in enumerate(zip(self.paths, schemas, strict=True)):
             check_file(known[part], known[0], options, path, self.paths[0])
-            stored = dict.fromkeys(options.keys_of(part), pa.string())
+            stored = dict.fromkeys(options.keys.get(part, ()), pyarrow(path).string())
             stored |= dict(zip(schema.names, schema.types, strict=True))
             fields = {name: stored[name] for name in chosen}
             key = tuple(map(str, fields.values()))
@@ -266,8 +259,8 @@ class RowGroupTable(BatchTable, ChunkedSource):
         return f"row {place - int(self._firsts[part]):,} of {self.paths[part]}"
 
 
-def sliced(batches: Iterable[Any], skip: int, n_rows: int) -> Iterator[Any]:
-    """Some rows of batches that follow each other. Raises ValueError: fewer."""
+def sliced(batches: Iterable[Any], skip: int, n_rows: int, path: str) -> Iterator[Any]:
+    """Some rows of batches that follow each other. Raises SourceError: fewer."""
     for batch in batches:
         first, stop = min(skip, batch.num_rows), min(skip + n_rows, batch.num_rows)
         skip, n_rows = skip - first, n_rows - (stop - first)
@@ -275,7 +268,7 @@ def sliced(batches: Iterable[Any], skip: int, n_rows: int) -> Iterator[Any]:
             yield batch.slice(first, stop - first)
         if not n_rows:
             return
-    raise ValueError(f"{n_rows:,} rows are missing")
+    raise SourceError(f"{path} lacks {n_rows:,} of its rows; truncated or damaged")
 
 
 def head_of(batches: Iterator[Any], names: list[str]) -> Any:
