@@ -31,8 +31,7 @@ from streamkm.estimators.validation import check_parameters
 from streamkm.planning.plan import Plan
 from streamkm.sketches import OPTIONS
 from streamkm.sources import RowSource, open_source
-from streamkm.sources.fitted_tables import CSV_KEYS
-from streamkm.sources.tables.columns import HeadRead
+from streamkm.sources.fitted_tables import CSV_KEYS, HeadRead
 
 # keys whose values are paths, which a configuration names as seen from its own place
 _FILES = (

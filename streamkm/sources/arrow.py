@@ -71,8 +71,9 @@ def guarded(path: str, form: str, where: str = "") -> Iterator[None]:
 
 def readable(path: str) -> AbstractContextManager[Any]:
     """Give what pyarrow opens of a path or URL, until the context ends."""
-    is_remote = isinstance(path, Address)
-    return pyarrow(path).PythonFile(RemoteFile(path), mode="r") if is_remote else nullcontext(str(path))
+    if not isinstance(path, Address):
+        return nullcontext(str(path))
+    return pyarrow(path).PythonFile(RemoteFile(path), mode="r")
 
 
 def kind_of_column(kind: Any) -> tuple[str, np.dtype[Any]]:

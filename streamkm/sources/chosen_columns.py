@@ -33,8 +33,7 @@ class ChosenColumns(WrappedSource, ChunkedSource):
     def __init__(self, source: RowSource, numbers: Sequence[int], **changed: Any) -> None:
         self.source = source
         self._numbers = np.array(numbers, np.int64)
-        names = source.feature_names or ()
-        chosen = tuple(names[number] for number in numbers)
+        chosen = tuple((source.feature_names or ())[number] for number in numbers)
         self.take_after(
             source,
             n_features=len(chosen),

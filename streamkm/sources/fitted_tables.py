@@ -1,4 +1,4 @@
-"""Options by which later tables are opened as that of a fit was: its columns, in its order, with its categories.
+"""Options of tables: what a user says of columns, and those by which later tables are opened as that of a fit was.
 
 Knows what a source says of itself (`made_with`), and what a value offers. Opens nothing.
 """
@@ -6,9 +6,14 @@ Knows what a source says of itself (`made_with`), and what a value offers. Opens
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
 
+import numpy as np
+
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.sources.arrow import Unseen
 from streamkm.sources.formats import GENES, TABLES, is_folder, suffix_format
 from streamkm.sources.frames import column_names
 from streamkm.sources.paths import folder_files
@@ -18,6 +23,76 @@ CSV_KEYS = ("delimiter", "header", "newlines_in_values", "null_values")
 _FEATURES = ("columns", "dtype", "categories", "n_features", "dates", "genes")
 _CELLS = ("hdf5", "zarr")  # formats that may hold cells
 _NOT_KEPT = (None, ",", "\t")  # what each file's name or text says
+
+
+class HeadRead(Exception):  # noqa: N818
+    """Names of all columns and a table's first rows, raised in place of a layout by ``categories=HeadRead``."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """What a user says of columns, by the names of options."""
+
+    columns: Sequence[str] | None = None  # those that are read, in this order; None: all
+    exclude: Sequence[str] = ()  # those that are left out
+    id_column: str | None = None  # left out too: it names rows
+    # what columns of text become; a mapping names the columns: values of a one-hot one, or "onehot" or "hash"
+    categories: str | Mapping[str, str | tuple[str, ...]] | type[HeadRead] | None = None
+    dtype: np.dtype[Any] | None = None  # of the rows: float32 or float64; None: by the columns' types
+    n_features: int = 1024  # that categories are hashed to
+    categories_unseen: Unseen = "raise"  # what becomes of values of one-hot columns that are not known
+    dates: str | None = None  # "days": dates are numbers
+    index: tuple[str, ...] = ()  # by metadata of pandas; no features unless `columns` names them
+    keys: Mapping[int, Mapping[str, str | None]] = field(default_factory=dict)  # and values of each file's folders
+
+    def encoding_of(self, column: str) -> Any:
+        """What a column becomes if it holds text: "onehot", "hash" or its values; None where it must not."""
+        return self.categories.get(column) if isinstance(self.categories, Mapping) else self.categories
+
+
+def read_options(given: Mapping[str, Any]) -> TableOptions:
+    """Check what was given of columns. Raises InvalidParameterError."""
+
+    def need(name: str, fits: bool, needed: str) -> None:
+        if not fits:
+            raise InvalidParameterError(f"{name}={given[name]!r}; needed: {needed}")
+
+    lists = {name: given[name] for name in ("columns", "exclude") if given.get(name) is not None}
+    for name, given_names in lists.items():
+        lists[name] = names = [given_names] if isinstance(given_names, str) else given_names
+        are_names = isinstance(names, list | tuple) and all(isinstance(each, str) for each in names)
+        need(name, are_names and (name == "exclude" or len(names) > 0), "names of columns")
+    need("id_column", isinstance(given.get("id_column"), str | None), "the name of a column")
+    hows = [categories := given.get("categories")]
+    if isinstance(categories, Mapping):
+        hows = [how if isinstance(how, str) else tuple(map(str, how)) for how in categories.values()]
+        categories = dict(zip(map(str, categories), hows, strict=True))
+    words = (None, "onehot", "hash", HeadRead)
+    fits = all(how in words or (how is not categories and isinstance(how, tuple)) for how in hows)
+    need("categories", fits, '"onehot", "hash", or a mapping of columns to these or to their values')
+    need("categories_unseen", given.get("categories_unseen", "raise") in get_args(Unseen), '"raise" or "ignore"')
+    need("dates", given.get("dates") in (None, "days"), '"days"')
+    dtype = None if given.get("dtype") is None else np.dtype(given["dtype"])
+    need("dtype", dtype in (None, np.float32, np.float64), '"float32" or "float64"')
+    n_hashed = given.get("n_features", 1024)
+    is_count = isinstance(n_hashed, int) and n_hashed > 0 and ("n_features" not in given or "hash" in hows)
+    need("n_features", is_count, 'a whole number from 1, for categories="hash" alone')
+    keys = dict(enumerate(given.get("keys", ())))
+    return TableOptions(**{**given, **lists, "categories": categories, "dtype": dtype, "keys": keys})
+
+
+def described_table(layout: Any) -> dict[str, Any]:
+    """How rows are made of a table's columns by its `TableSchema`, as JSON values: options that open others alike."""
+    values = {column.name: column.values for column in layout.columns if column.kind == "category"}
+    made = {
+        "columns": layout.names,
+        "dtype": str(layout.dtype) if layout.dtype.kind == "f" else None,
+        "categories": {name: "hash" if known is None else list(known) for name, known in values.items()},
+        "n_features": layout.n_hashed,
+        "categories_unseen": layout.unseen if any(values.values()) and layout.unseen != "raise" else None,
+        "dates": "days" if any(column.kind == "date" for column in layout.columns) else None,
+    }
+    return {"table": {name: value for name, value in made.items() if value}}
 
 
 def table_options(made_with: Any, id_column: Any) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def column_names(X: Any) -> tuple[str, ...] | None:
 
     Lazy frames of polars say them no other way without a warning.
     """
-    found: Iterable[Any] = ()
+    found: Any = ()
     if hasattr(X, "collect_schema"):
         found = X.collect_schema().names()
     elif is_frame(X) or is_stream(X) or hasattr(type(X), "__dask_graph__"):

@@ -20,13 +20,13 @@ from streamkm.core.matrix import Matrix
 from streamkm.sources.arrow import encoded, one_chunk, pyarrow
 from streamkm.sources.base import RowSource
 from streamkm.sources.dask.arrays import DaskSource, array_of_parts
+from streamkm.sources.fitted_tables import read_options
 from streamkm.sources.memory.arrays import open_array
 from streamkm.sources.tables.columns import (
     TableSchema,
     choose,
     lay_out,
     one_hot,
-    read_options,
     unknown_categories,
 )
 from streamkm.sources.tables.row_groups import take_layout

@@ -19,8 +19,8 @@ from streamkm.sources.arrow import WORKING_BYTES, guarded, pyarrow
 from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import cut_rows
+from streamkm.sources.fitted_tables import read_options
 from streamkm.sources.frames import frame_table
-from streamkm.sources.tables.columns import read_options
 from streamkm.sources.tables.files import ParquetTable
 from streamkm.sources.tables.row_groups import BatchTable
 
@@ -160,12 +160,8 @@ def open_stream(X: Any, **options: Any) -> RowSource:
 
     See `open_source` for options. Raises InvalidInputError, InvalidParameterError, MissingDependencyError.
     """
-    return ParquetTable(X.files, **options) if _has_row_groups(X) else BatchStream(X, **options)
-
-
-def _has_row_groups(X: Any) -> bool:
-    """Whether a value is a dataset of whole local Parquet files of the same columns."""
-    if not hasattr(X, "get_fragments") or getattr(X, "_scan_options", None) or not getattr(X, "files", None):
-        return False
-    is_local = X.filesystem.type_name == "local" and X.format.default_extname == "parquet"
-    return is_local and all({*X.schema.names} == {*each.physical_schema.names} for each in X.get_fragments())
+    is_whole = getattr(X, "files", None) and not getattr(X, "_scan_options", None)
+    is_local = is_whole and X.filesystem.type_name == "local" and X.format.default_extname == "parquet"
+    if is_local and all({*X.schema.names} == {*each.physical_schema.names} for each in X.get_fragments()):
+        return ParquetTable(X.files, **options)
+    return BatchStream(X, **options)

@@ -9,14 +9,14 @@ import json
 import re
 import reprlib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from streamkm.core.display import near_hint
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
 from streamkm.sources.arrow import (
     MOST_VALUES,
@@ -30,36 +30,12 @@ from streamkm.sources.arrow import (
     one_hot_rows,
     vector_rows,
 )
+from streamkm.sources.fitted_tables import HeadRead, TableOptions
 from streamkm.sources.frames import check_names_once, check_same_columns, index_of
 from streamkm.sources.tables.csv_format import is_number
 
 _SHOWN_COLUMNS = 12
 _COMMA, _DELIMITED = re.compile(r"[-+]?\d+,\d+$"), re.compile(r"[-.\d]+([;|\t ])[-.\d]")  # numbers in text
-
-
-class HeadRead(Exception):  # noqa: N818
-    """Names of all columns and a table's first rows, raised in place of a layout by ``categories=HeadRead``."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableOptions:
-    """What a user says of columns, by the names of options."""
-
-    columns: Sequence[str] | None = None  # those that are read, in this order; None: all
-    exclude: Sequence[str] = ()  # those that are left out
-    id_column: str | None = None  # left out too: it names rows
-    # what columns of text become; a mapping names the columns: values of a one-hot one, or "onehot" or "hash"
-    categories: str | Mapping[str, str | tuple[str, ...]] | type[HeadRead] | None = None
-    dtype: np.dtype[Any] | None = None  # of the rows: float32 or float64; None: by the columns' types
-    n_features: int = 1024  # that categories are hashed to
-    categories_unseen: Unseen = "raise"  # what becomes of values of one-hot columns that are not known
-    dates: str | None = None  # "days": dates are numbers
-    index: tuple[str, ...] = ()  # by metadata of pandas; no features unless `columns` names them
-    keys: Mapping[int, Mapping[str, str | None]] = field(default_factory=dict)  # and values of each file's folders
-
-    def encoding_of(self, column: str) -> Any:
-        """What a column becomes if it holds text: "onehot", "hash" or its values; None where it must not."""
-        return self.categories.get(column) if isinstance(self.categories, Mapping) else self.categories
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,37 +105,6 @@ class TableSchema:
         X = sp.hstack([sp.csr_array(dense), ones.tocsr()], format="csr")
         X.sort_indices()
         return X
-
-
-def read_options(given: Mapping[str, Any]) -> TableOptions:
-    """Check what was given of columns. Raises InvalidParameterError."""
-
-    def need(name: str, fits: bool, needed: str) -> None:
-        if not fits:
-            raise InvalidParameterError(f"{name}={given[name]!r}; needed: {needed}")
-
-    lists = {name: given[name] for name in ("columns", "exclude") if given.get(name) is not None}
-    for name, given_names in lists.items():
-        lists[name] = names = [given_names] if isinstance(given_names, str) else given_names
-        are_names = isinstance(names, list | tuple) and all(isinstance(each, str) for each in names)
-        need(name, are_names and (name == "exclude" or len(names) > 0), "names of columns")
-    need("id_column", isinstance(given.get("id_column"), str | None), "the name of a column")
-    hows = [categories := given.get("categories")]
-    if isinstance(categories, Mapping):
-        hows = [how if isinstance(how, str) else tuple(map(str, how)) for how in categories.values()]
-        categories = dict(zip(map(str, categories), hows, strict=True))
-    words = (None, "onehot", "hash", HeadRead)
-    fits = all(how in words or (how is not categories and isinstance(how, tuple)) for how in hows)
-    need("categories", fits, '"onehot", "hash", or a mapping of columns to these or to their values')
-    need("categories_unseen", given.get("categories_unseen", "raise") in get_args(Unseen), '"raise" or "ignore"')
-    need("dates", given.get("dates") in (None, "days"), '"days"')
-    dtype = None if given.get("dtype") is None else np.dtype(given["dtype"])
-    need("dtype", dtype in (None, np.float32, np.float64), '"float32" or "float64"')
-    n_hashed = given.get("n_features", 1024)
-    is_count = isinstance(n_hashed, int) and n_hashed > 0 and ("n_features" not in given or "hash" in hows)
-    need("n_features", is_count, 'a whole number from 1, for categories="hash" alone')
-    keys = dict(enumerate(given.get("keys", ())))
-    return TableOptions(**{**given, **lists, "categories": categories, "dtype": dtype, "keys": keys})
 
 
 def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:

@@ -24,16 +24,15 @@ from streamkm.sources.arrow import WORKING_BYTES, pyarrow
 from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.compressed_text import compression, describe_line, opened_text, read_text
+from streamkm.sources.fitted_tables import TableOptions, described_table, read_options
 from streamkm.sources.remote import remote_library
 from streamkm.sources.stored import name_of, open_binary, opened_path, read_fully
 from streamkm.sources.tables.columns import (
-    TableOptions,
     TableSchema,
     check_file,
     choose,
     lay_out,
     one_hot,
-    read_options,
     unknown_categories,
     with_keys,
     without,
@@ -49,7 +48,7 @@ from streamkm.sources.tables.csv_format import (
     kind_of,
     with_nulls,
 )
-from streamkm.sources.tables.row_groups import columns_text, described_table, gather_values, take_layout
+from streamkm.sources.tables.row_groups import columns_text, gather_values, take_layout
 from streamkm.sources.text_lines import MAX_LINE_BYTES, PLACE_BITS, text_size
 
 _HEAD_BYTES = 1 << 20  # that a header is read from, and types of columns are inferred from

@@ -24,17 +24,16 @@ from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, one_chun
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import check_count
+from streamkm.sources.fitted_tables import TableOptions, described_table, read_options
 from streamkm.sources.frames import index_of
 from streamkm.sources.remote import remote_library
 from streamkm.sources.stored import file_size, name_of, opened_path
 from streamkm.sources.tables.columns import (
-    TableOptions,
     TableSchema,
     check_file,
     choose,
     lay_out,
     one_hot,
-    read_options,
     unknown_categories,
     with_keys,
     without,
@@ -88,9 +87,8 @@ class BatchTable(RowSource):
         """Yield what names rows; see `RowSource.ids`."""
         if self.id_column is None:
             yield from super().ids()
-        else:
-            for batch in self._columns([self.id_column]):
-                yield pyarrow(self.name).chunked_array([one_chunk(batch.column(self.id_column))])
+        for batch in self._columns([name := str(self.id_column)]):
+            yield pyarrow(self.name).chunked_array([one_chunk(batch.column(name))])
 
     def details(self) -> dict[str, str]:
         """Say what the table is; see `RowSource.details`."""
@@ -201,18 +199,17 @@ class RowGroupTable(BatchTable, ChunkedSource):
         return self._rows(0, self.n_rows, names)
 
     def _lay_out(self, schemas: Sequence[Any]) -> TableSchema:
-        options = self._options
         made: dict[tuple[str, ...], TableSchema] = {}
-        known = [[*names, *without(options.keys.get(i, {}), names)] for i, names in enumerate(self._names)]
-        chosen = choose(known[0], options, self.paths[0])
+        known = [[*names, *without(self._options.keys.get(i, {}), names)] for i, names in enumerate(self._names)]
+        chosen = choose(known[0], self._options, self.paths[0])
         for part, (path, schema) in enumerate(zip(self.paths, schemas, strict=True)):
-            check_file(known[part], known[0], options, path, self.paths[0])
-            stored = dict.fromkeys(options.keys.get(part, ()), pyarrow(path).string())
+            check_file(known[part], known[0], self._options, path, self.paths[0])
+            stored = dict.fromkeys(self._options.keys.get(part, ()), pyarrow(path).string())
             stored |= dict(zip(schema.names, schema.types, strict=True))
             fields = {name: stored[name] for name in chosen}
             key = tuple(map(str, fields.values()))
             if key not in made:
-                made[key] = lay_out(known[part], fields, options, path, partial(self._head, part))
+                made[key] = lay_out(known[part], fields, self._options, path, partial(self._head, part))
         layouts = [*made.values()]
         for alike in zip(*(layout.columns for layout in layouts), strict=True):
             if len(found := {f"{column.kind} of {column.width:,}" for column in alike}) > 1:
@@ -291,20 +288,6 @@ def take_layout(source: RowSource, layout: TableSchema) -> None:
     source.n_features, source.dtype, source.is_sparse = layout.n_features, layout.dtype, layout.n_hashed > 0
     source.feature_names, source.made_with = layout.feature_names, described_table(layout)
     source.has_long_integers = any(column.dtype in (np.int64, np.uint64) for column in layout.columns)
-
-
-def described_table(layout: TableSchema) -> dict[str, Any]:
-    """How rows are made of a table's columns, as JSON values: options that open other tables alike."""
-    values = {column.name: column.values for column in layout.columns if column.kind == "category"}
-    made = {
-        "columns": layout.names,
-        "dtype": str(layout.dtype) if layout.dtype.kind == "f" else None,
-        "categories": {name: "hash" if known is None else list(known) for name, known in values.items()},
-        "n_features": layout.n_hashed,
-        "categories_unseen": layout.unseen if any(values.values()) and layout.unseen != "raise" else None,
-        "dates": "days" if any(column.kind == "date" for column in layout.columns) else None,
-    }
-    return {"table": {name: value for name, value in made.items() if value}}
 
 
 def columns_text(layout: TableSchema) -> dict[str, str]:
