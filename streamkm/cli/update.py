@@ -106,8 +106,7 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
                 run["after"] = _state_digest(estimator)
                 lineage = [plain(asdict(event)) for event in estimator.lineage_]
                 told = results.json_text(done.to_dict() | {"lineage": lineage, results.RUN: run})
-                now = os.stat(model)
-                if (now.st_ino, now.st_mtime_ns) != (version.st_ino, version.st_mtime_ns):
+                if _version(model) != version:
                     raise OutputError(f"{model} was changed while this update ran; nothing was written: call it again")
                 if form == "npy":
                     results.write_npy(labels, estimator.labels_)
