@@ -21,7 +21,8 @@ from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.passes.reader import ValidRows
 from streamkm.planning.memory_budget import MemoryBudget, largest_chunk, reading_of
 from streamkm.planning.plan import Plan
-from streamkm.sources.base import RowSource, decoded_row_bytes
+from streamkm.sources.base import RowSource
+from streamkm.sources.chunks import decoded_row_bytes
 
 WAITING = 6  # chunks whose rows wait to be put to their clusters, or are being put there
 SCORE_BYTES = 1 << 24  # of distances to all centers that are held at a time

@@ -18,7 +18,8 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.passes.words import COUNTING_COPIES, CountFeatures
 from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of, with_line_limit
-from streamkm.sources.base import RowSource, default_chunk_bytes
+from streamkm.sources.base import RowSource
+from streamkm.sources.chunks import default_chunk_bytes
 from streamkm.sources.documents.hashed import TfIdfRows
 from streamkm.sources.documents.open import open_texts
 from streamkm.text import FeatureHashing, TfIdf

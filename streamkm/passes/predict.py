@@ -25,7 +25,8 @@ from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Invalid, RowReader, ValidRows
-from streamkm.sources.base import LARGEST_CHUNK_BYTES, Rows
+from streamkm.sources.base import Rows
+from streamkm.sources.chunks import LARGEST_CHUNK_BYTES
 from streamkm.sources.prepared import pieces
 
 

@@ -20,8 +20,8 @@ from streamkm.planning.process import SEARCH, PlannedWorkers
 from streamkm.planning.request import ALONG, ON_ALL, FitRequest, Resources, clusters_all, regimes
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.sketches import SketchOptions
-from streamkm.sources.base import RowSource, decoded_row_bytes
-from streamkm.sources.chunks import ChunkRuns
+from streamkm.sources.base import RowSource
+from streamkm.sources.chunks import ChunkRuns, decoded_row_bytes
 
 PLACE_BYTES = 8  # of a row, beside its values
 ESTIMATE_SLACK = 1.25  # of the bytes of rows whose number is known by a look at a few places

@@ -25,7 +25,8 @@ from streamkm.sketches import KernelMap, Nystroem, SketchOptions
 from streamkm.sketches.kernel_columns import BATCH_ROWS
 from streamkm.sketches.kernel_map import gram_bytes
 from streamkm.sketches.sizing import kernel_columns, nystroem_columns
-from streamkm.sources.base import RowSource, decoded_row_bytes
+from streamkm.sources.base import RowSource
+from streamkm.sources.chunks import decoded_row_bytes
 
 VIEW_ROWS = 5000  # sampled rows kept for the 2-D picture, and for what they promise of the objective
 SQUARES = 6  # of c x c numbers while the landmarks' matrix is inverted: it, its vectors, what LAPACK works with

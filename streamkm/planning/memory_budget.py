@@ -25,7 +25,8 @@ from streamkm.passes.predict import Values, labelled_bytes
 from streamkm.passes.sizes import Sizes
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import HELD_SHARE, PlannedWorkers, excess_bytes, process_memory
-from streamkm.sources.base import SMALLEST_CHUNK_BYTES, RowSource, decoded_row_bytes, default_chunk_bytes
+from streamkm.sources.base import RowSource
+from streamkm.sources.chunks import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
 from streamkm.sources.text_lines import LineLimit
 
 SAMPLE_BYTES = 256 * MIB

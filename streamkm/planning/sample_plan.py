@@ -18,7 +18,8 @@ from streamkm.planning.memory_budget import MemoryBudget, accepted, checked, lar
 from streamkm.planning.plan import PlannedSketch
 from streamkm.planning.request import block_row_bytes, float_row_bytes
 from streamkm.sketches.registry import DATA_DEPENDENT
-from streamkm.sources.base import RowSource, decoded_row_bytes
+from streamkm.sources.base import RowSource
+from streamkm.sources.chunks import decoded_row_bytes
 
 CENTERS_COPIES = 24  # of the most centers, while clusters are searched
 PLACED = 16  # bytes of a row's norm and number

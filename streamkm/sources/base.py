@@ -1,13 +1,13 @@
 """The contract of row sources: where rows come from, and in which pieces.
 
-A source is cheap to pickle (a path and options, never an open file) and repeatable: reading a chunk again, in any
-process, gives the same rows. Nothing here knows about sketches or clusters.
+A source is cheap to pickle and repeatable: reading a chunk again, in any process, gives the same rows.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,13 +22,6 @@ from streamkm.sources.chunks import Chunk, ChunkRuns, chunk_runs
 if TYPE_CHECKING:
     from streamkm.preparation import Preparation
     from streamkm.sources.text_lines import LineLimit
-
-
-MIB = 1 << 20
-SMALLEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES = MIB, 16 * MIB
-CHUNKS_WANTED = 16  # of a small source, so that several workers share it
-MOST_WANTED = 1 << 23  # of a large one, as client and scheduler keep some bytes of each: 128 TiB in chunks of 16 MiB
-UNKNOWN_ROW_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +47,7 @@ class IndexedRows(ABC):
 
 
 class RowSource(ABC):
-    """Rows in order.
-
-    Readers learn some attributes while they open their files. `take_after` copies all of them, so that a wrapper
-    forgets none.
-    """
+    """Rows in order; readers learn some attributes while they open their files."""
 
     name: str  # in messages: ``x.h5:/X``
     n_rows: int | None  # None if unknown before rows are read,
@@ -210,6 +199,61 @@ class RowSource(ABC):
         return RemoteView(self) if self.in_process else self
 
 
+class WrappedSource(RowSource):
+    """Rows of another source, changed or cached: equal in number, width and places."""
+
+    source: RowSource
+
+    @property
+    def streams(self) -> bool:
+        return self.source.streams
+
+    @property
+    def computed(self) -> Any:
+        return self.source.computed
+
+    @property
+    def estimated_rows(self) -> int | None:
+        return self.source.estimated_rows
+
+    @property
+    def estimated_features(self) -> int | None:
+        return self.source.estimated_features
+
+    @property
+    def estimated_occurring(self) -> int | None:
+        return self.source.estimated_occurring
+
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+        return self.source.chunks(target_bytes)
+
+    def describe(self, place: int) -> str:
+        return self.source.describe(place)
+
+    def details(self) -> dict[str, str]:
+        return self.source.details()
+
+    def ids(self) -> Iterator[Any]:
+        return self.source.ids()
+
+    def take_read_bytes(self) -> int:
+        return self.source.take_read_bytes()
+
+    def with_line_limit(self, room: LineLimit) -> RowSource:
+        return self._over(self.source.with_line_limit(room))
+
+    def remote_view(self) -> RowSource:
+        return self._over(self.source.remote_view())
+
+    def _over(self, source: RowSource) -> RowSource:
+        """The same change of the rows of another source."""
+        if source is self.source:
+            return self
+        other = copy(self)
+        other.source = source
+        return other
+
+
 class ChunkedSource(RowSource):
     """A source whose pieces can be read in any order, in any thread or process."""
 
@@ -228,10 +272,7 @@ class ChunkedSource(RowSource):
 
     @abstractmethod
     def read(self, chunk: Chunk) -> Rows:
-        """Read one chunk. Thread-safe and repeatable.
-
-        Raises SourceError, InvalidInputError: naming the file, the dataset and, if there are, row, line and byte.
-        """
+        """Read one chunk. Thread-safe and repeatable. Errors name the file, the dataset, row, line and byte."""
 
 
 class RemoteView(RowSource):
@@ -257,28 +298,3 @@ class RemoteView(RowSource):
 def row_places(start: int, stop: int) -> NDArray[np.int64]:
     """Places of rows that are identified by their number."""
     return np.arange(start, stop, dtype=np.int64)
-
-
-def default_chunk_bytes(source: RowSource, *, row_bytes: int | None = None, largest: int | None = None) -> int:
-    """Decoded bytes of a chunk of a source: the same whatever the machine.
-
-    Chunks of the largest source grow with it. `row_bytes`: what `decoded_row_bytes` gives, where that was asked for
-    already. `largest`: that there is room for.
-    """
-    n_rows = source.estimated_rows
-    if n_rows is None:
-        wanted = LARGEST_CHUNK_BYTES // 2
-    else:
-        decoded_bytes = n_rows * (decoded_row_bytes(source) if row_bytes is None else row_bytes)
-        wanted = min(LARGEST_CHUNK_BYTES, decoded_bytes // CHUNKS_WANTED)
-        wanted = max(wanted, -(-decoded_bytes // MOST_WANTED))
-    return int(max(SMALLEST_CHUNK_BYTES, wanted if largest is None else min(wanted, largest)))
-
-
-def decoded_row_bytes(source: RowSource) -> int:
-    """Bytes of a row in memory, about."""
-    if not source.is_sparse and source.n_features is not None:
-        return max(1, source.n_features * source.dtype.itemsize)
-    if not source.streams and source.estimated_rows:
-        return max(1, source.cut(LARGEST_CHUNK_BYTES).total_bytes // source.estimated_rows)
-    return UNKNOWN_ROW_BYTES

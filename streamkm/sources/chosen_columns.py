@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.sources.base import ChunkedSource, Rows, RowSource
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, WrappedSource
 from streamkm.sources.chunks import Chunk
-from streamkm.sources.prepared import WrappedSource
 
 
 class ChosenColumns(WrappedSource, ChunkedSource):

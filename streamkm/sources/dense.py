@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, WrappedSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns, chunk_runs
-from streamkm.sources.prepared import WrappedSource
 from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
 
 MOST_CHUNKS = 1 << 24

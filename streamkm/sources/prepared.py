@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +14,8 @@ from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.preparation import Preparation
 from streamkm.preparation.moments import SUM_BYTES
 from streamkm.preparation.preparation import FILL
-from streamkm.sources.base import IndexedRows, Rows, RowSource, decoded_row_bytes
-from streamkm.sources.chunks import Chunk, chunk_runs
-from streamkm.sources.text_lines import LineLimit
+from streamkm.sources.base import IndexedRows, Rows, RowSource, WrappedSource
+from streamkm.sources.chunks import Chunk, chunk_runs, decoded_row_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -26,61 +23,6 @@ INDEX_BYTES = 4  # of a stored value
 DENSIFIED = (
     "%s has sparse rows, and %s was found on dense ones and shifts them: each chunk is made dense, with %d features"
 )
-
-
-class WrappedSource(RowSource):
-    """Rows of another source, changed or cached: equal in number, width and places."""
-
-    source: RowSource
-
-    @property
-    def streams(self) -> bool:
-        return self.source.streams
-
-    @property
-    def computed(self) -> Any:
-        return self.source.computed
-
-    @property
-    def estimated_rows(self) -> int | None:
-        return self.source.estimated_rows
-
-    @property
-    def estimated_features(self) -> int | None:
-        return self.source.estimated_features
-
-    @property
-    def estimated_occurring(self) -> int | None:
-        return self.source.estimated_occurring
-
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        return self.source.chunks(target_bytes)
-
-    def describe(self, place: int) -> str:
-        return self.source.describe(place)
-
-    def details(self) -> dict[str, str]:
-        return self.source.details()
-
-    def ids(self) -> Iterator[Any]:
-        return self.source.ids()
-
-    def take_read_bytes(self) -> int:
-        return self.source.take_read_bytes()
-
-    def with_line_limit(self, room: LineLimit) -> RowSource:
-        return self._over(self.source.with_line_limit(room))
-
-    def remote_view(self) -> RowSource:
-        return self._over(self.source.remote_view())
-
-    def _over(self, source: RowSource) -> RowSource:
-        """The same change of the rows of another source."""
-        if source is self.source:
-            return self
-        other = copy(self)
-        other.source = source
-        return other
 
 
 class PreparedRows(WrappedSource):

@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.display import displayed
@@ -25,6 +24,9 @@ RawFile = LocalFile | RemoteFile
 
 INT32_MAX = int(np.iinfo(np.int32).max)
 """Largest number of features and of values that 32-bit indices serve."""
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 
 class StoredArray(ABC):
@@ -269,6 +271,8 @@ def make_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], *,
     SciPy's constructor would copy arrays that are slices of much larger ones, which is eight times the work of all
     other checks.
     """
+    import scipy.sparse as sp
+
     X = sp.csr_array((len(indptr) - 1, n_features), dtype=data.dtype)
     X.data, X.indices, X.indptr = data, indices, indptr
     return X

@@ -19,7 +19,7 @@ from streamkm.text.feature_hashing import FeatureHashing
 MOST_WORDS = 1 << 16  # that are counted at a time
 LONGEST_WORD = 64  # characters; longer ones name nothing,
 NO_LETTERS = string.punctuation + string.whitespace  # nor do those of nothing else
-ARRAYS = ("word_features", "word_counts", "word_list")
+ARRAYS = ("word_features", "word_list")
 
 
 def joined_counts(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
@@ -49,25 +49,19 @@ class WordTable:
     ----------
     features : int64 (v,)
         Ascending.
-    counts : int64 (v,)
-        Documents that have the word, about, of those that were looked at.
     words : tuple of str
     """
 
     features: NDArray[np.int64]
-    counts: NDArray[np.int64]
     words: tuple[str, ...]
 
     @classmethod
     def of(cls, counted: Mapping[str, int], hashing: FeatureHashing) -> WordTable:
         """Find the features of counted words. O(v log v)."""
         words = sorted(word for word in counted if len(word) <= LONGEST_WORD and word.strip(NO_LETTERS))
-        counts = np.array([counted[word] for word in words], np.int64)
-        features = hashing.features_of(words)
-        order = np.lexsort((-counts, features))  # stable: of equal counts the first of the alphabet
-        features, first = np.unique(features[order], return_index=True)
-        kept = order[first]
-        return cls(features, counts[kept], tuple(words[i] for i in kept))
+        words.sort(key=counted.__getitem__, reverse=True)  # stable: of equal counts the first of the alphabet
+        features, first = np.unique(hashing.features_of(words), return_index=True)
+        return cls(features, tuple(words[i] for i in first))
 
     def __len__(self) -> int:
         return len(self.words)
@@ -80,7 +74,7 @@ class WordTable:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """As plain arrays, named as `ARRAYS`."""
         text = np.frombuffer(json.dumps(self.words).encode(), np.uint8)
-        return dict(zip(ARRAYS, (self.features, self.counts, text), strict=True))
+        return dict(zip(ARRAYS, (self.features, text), strict=True))
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> WordTable:
@@ -91,10 +85,8 @@ class WordTable:
         ValueError, KeyError, TypeError
             For arrays that are none of a table.
         """
-        features, counts, text = (arrays[name] for name in ARRAYS)
+        features, text = (arrays[name] for name in ARRAYS)
         words = tuple(map(str, json.loads(text.tobytes())))
-        if any(each.dtype != np.int64 or each.shape != (len(words),) for each in (features, counts)):
-            raise ValueError("words: needed are int64 arrays of one length")
-        if len(features) and (features[0] < 0 or (np.diff(features) < 0).any()):
-            raise ValueError("words: features must ascend")
-        return cls(features, counts, words)
+        if features.dtype != np.int64 or features.shape != (len(words),) or (np.diff(features, prepend=-1) < 1).any():
+            raise ValueError("words: needed are int64 features that ascend, and a word for each")
+        return cls(features, words)

@@ -89,7 +89,7 @@ def peer(name: str, data: Path, **arguments: Any) -> dict[str, Any]:
 
 def parse(data: Path, n_threads: int, passes: int = 1) -> dict[str, Any]:
     """Streamkm's svmlight reader alone, chunk by chunk, after the kernels are loaded."""
-    from streamkm.sources.base import default_chunk_bytes
+    from streamkm.sources.chunks import default_chunk_bytes
     from streamkm.sources.svmlight_text import SvmlightSource
     from tests.benchmarks.bench_svmlight import read_all
 

@@ -63,7 +63,7 @@ def folder(tmp_path, monkeypatch):
         (["fit", "x.npy", "-k", 3, "--feature-names", "two.txt"], "2 names, and x.npy has 3 features: too few names"),
         (
             ["fit", "one.svm", "-k", 3, "--feature-names", "two.txt"],
-            "the 2 names of --feature-names, which are too few",
+            "or a name in --feature-names for every feature",
         ),
         (
             ["sweep", "x.npy", "-k", "5:2"],

@@ -154,7 +154,7 @@ def test_fingerprints_outlive_signatures(web):
         (["fit", "{refused}", "-k", "3"], "403"),
         (["fit", "{bad.npy}", "-k", "3"], "NaN"),
         (["fit", "{bad.csv}", "-k", "3"], "bad.csv"),
-        (["fit", "{x.npy}", "{x.svm}", "-k", "3"], "not of both"),
+        (["fit", "{x.npy}", "{x.svm}", "-k", "3"], "files of one format"),
         (["fit", "{x.npy}", "-k", "3", "--set", "text.field=a"], "text.field is for documents"),
         (["fit", "-k", "3", "{x.npy}", "--set", "data.paths={x.npy}"], "data.paths"),
         (["fit", "-k", "3", "{x.npy}", "--set", "data.storage_options=" + SECRET], "data.storage_options"),

@@ -114,7 +114,7 @@ def test_damaged_tables_are_refused():
     assert WordTable.from_arrays(good).words == table.words
     bad = [
         {"word_features": good["word_features"][::-1]},
-        {"word_counts": good["word_counts"][:1]},
+        {"word_features": good["word_features"][:1]},
         {"word_list": good["word_list"][:-1]},
         {"word_list": np.full(7, 0xFF, np.uint8)},
         {"word_list": good["word_list"].astype(np.int64)},

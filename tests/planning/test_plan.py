@@ -32,8 +32,8 @@ from streamkm.planning.request import Resources
 from streamkm.planning.sample_plan import plan_store, plan_sweep
 from streamkm.sketches import CountSketch, full_options
 from streamkm.sources import open_source
-from streamkm.sources.base import ChunkedSource, default_chunk_bytes
-from streamkm.sources.chunks import Chunk
+from streamkm.sources.base import ChunkedSource
+from streamkm.sources.chunks import Chunk, default_chunk_bytes
 from streamkm.stores.writer import StoredRows
 from tests.limits import PROCESS_MEMORY, limited, memory_model
 from tests.passes.test_passes import StreamedSource

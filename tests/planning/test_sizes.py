@@ -13,7 +13,7 @@ from streamkm.core.exceptions import MemoryLimitError
 from streamkm.engine.memory import MIB
 from streamkm.planning.memory_budget import MemoryBudget
 from streamkm.sources import open_source
-from streamkm.sources.base import default_chunk_bytes
+from streamkm.sources.chunks import default_chunk_bytes
 from tests.limits import PROCESS_MEMORY, limited, memory_model
 from tests.planning.test_plan import UnreadSource
 

@@ -195,9 +195,8 @@ class TextFiles(HashedText):
             probes = [(part, 0, SAMPLE_BYTES // len(parts)) for part in parts]
         found: list[Record] = []
         for probe in probes:
-            with suppress(LongLineError):
-                for record in self._records(*probe, watch=stop_at_long):
-                    found.append(record)  # noqa: PERF402 - those in front of a long line are kept
+            with suppress(LongLineError):  # those in front of a long line are kept
+                found.extend(self._records(*probe, watch=stop_at_long))
         with opened_text(self.paths[int(np.argmax(self.sizes))]) as (fill, raw):
             unpacked = 1.0 if self.chunked else len(read_text(fill, BLOCK_BYTES)) / max(raw.tell(), 1)
         return batch_of(found), self.n_bytes * unpacked

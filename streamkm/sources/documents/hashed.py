@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.sources.base import Rows, RowSource
+from streamkm.sources.base import Rows, RowSource, WrappedSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.prepared import CachedRows, PreparedRows, WrappedSource
+from streamkm.sources.prepared import CachedRows, PreparedRows
 from streamkm.sources.text_lines import LONG_BYTES, LineCost, LineLimit
 from streamkm.text import BadDocumentError, FeatureHashing, TfIdf
 
@@ -144,8 +144,7 @@ class HashedText(RowSource):
     def details(self) -> dict[str, str]:
         """Say what the documents are and how they are hashed; see `RowSource.details`."""
         hashing = self.hashing
-        units = f"{hashing.analyzer} n-grams" if hashing.input == "text" else hashing.input
-        return {**self._stored, "hashing": f"{units} to {hashing.n_features:,} features, norm {hashing.norm}"}
+        return {**self._stored, "hashing": f"{hashing.input} to {hashing.n_features:,} features, norm {hashing.norm}"}
 
     def _rows(self, batch: Batch) -> Rows:
         """Rows of documents; errors name the place."""

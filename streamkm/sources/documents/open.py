@@ -69,11 +69,9 @@ def _open_paths(paths: Sequence[Any], field: Any, hashing: FeatureHashing, optio
     named, fields = options.get("header", True), tuple(field) if isinstance(field, list | tuple) else (field,)
     for name, columns in (("field", fields or (None,)), ("id_column", (options.get("id_column", fields[0]),))):
         for column in columns:
-            is_number = type(column) is int and form == "csv" and column >= 0
-            if not (is_number or (isinstance(column, str) and named)):
-                needed = "the name of what holds the documents" + (", or its number from 0" if form == "csv" else "")
-                unnamed = "" if named else "; header=False leaves columns without names"
-                raise InvalidParameterError(f"{name}={column!r}; needed for {form}: {needed}{unnamed}")
+            if not (isinstance(column, str) and named) and (form != "csv" or type(column) is not int or column < 0):
+                needed = f"the {'name' if named else 'number, from 0,'} of what holds the documents"
+                raise InvalidParameterError(f"{name}={column!r}; needed for {form}: {needed}")
     if form == "parquet":
         return ParquetDocuments(found, hashing, fields, **options)
     if form == "csv":
@@ -86,9 +84,8 @@ def _format_of(paths: Sequence[str], form: str) -> str:
     """The one format of files."""
     if form not in ("auto", *_FORMATS):
         raise InvalidParameterError(f"format={form!r} is unknown; known are auto, {', '.join(_FORMATS)}")
-    if form != "auto":
-        return form
-    formats = {document_format(path) or ("files" if is_folder(path) else "lines") for path in paths}
+    told = (document_format(path) or ("files" if is_folder(path) else "lines") for path in paths)
+    formats = {form} if form != "auto" else {*told}
     if len(formats) > 1:
         raise InvalidInputError(f"{paths[0]}: files of several formats ({', '.join(sorted(formats))}); open one kind")
     return formats.pop()
