@@ -4,7 +4,7 @@
 states to checkpoints. Nothing here knows centers.
 """
 
-from streamkm.engine.base import Executor, Folded, Joining, Large, Listener
+from streamkm.engine.base import Executor, Folded, Large, Listener
 from streamkm.engine.open import (
     ClusterSettings,
     cluster_memory,
@@ -21,7 +21,6 @@ __all__ = [
     "ClusterSettings",
     "Executor",
     "Folded",
-    "Joining",
     "Large",
     "Listener",
     "cluster_memory",

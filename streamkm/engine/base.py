@@ -1,27 +1,36 @@
-"""What an executor is: work over items in order, with sums carried along a fixed tree.
+"""What an executor is, and threads as one: work over items in order, with sums carried along a fixed tree.
 
 `map` gives results back in order; `hold` leaves the large part of each result where it was made; `fold` carries sums
 along runs of items. Runs and the tree that joins them depend on the number of items alone, so sums are bit-identical
 whatever the executor, the number of workers and the order of completion. Few results are in flight at a time.
-Knows nothing of sketches, clusters or files.
+States are joined by functions ``join(first, second, *shared)``, which may change the first. Knows nothing of sketches,
+clusters or files.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial, reduce
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from functools import cache
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from streamkm.engine.reduction import FEW_RUNS, RUNS, JoinTree, run_lengths, runs_of
+from streamkm.engine.reduction import FEW_RUNS, RUNS, JoinTree, fold_run, joiner, run_lengths, runs_of
 from streamkm.sources.base import RowSource
 
+logger = logging.getLogger(__name__)
+
 State = TypeVar("State")
+Result = TypeVar("Result")
 Large = Literal["state", "items"] | None  # what takes the memory of a fold
 Outputs = Literal["dropped", "returned", "held"]  # of a fold: dropped, returned, or held with handles returned
+
+
+STATES_AHEAD = 1  # runs that are started beyond those that threads are at: each leaves a state, which may be large
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,56 +46,11 @@ class Folded(Generic[State]):
 class Listener(Generic[State]):
     """Callbacks of a fold, and the progress from which it continues."""
 
-    on_output: Callable[[Any], None] | None = None  # gets the outputs, in order
+    on_output: Callable[[Any], None] | None = None  # takes the outputs, in order
+    held: bool = False  # whether it takes handles of the outputs, which stay where they were made
     begun: Folded[State] | None = None  # progress of an earlier run, whose items are left out
     # called after each run with a function that returns the progress, and whether it was the last run
     on_run: Callable[[Callable[[], Folded[State]], bool], None] | None = None
-    held: bool = False  # whether `on_output` gets handles of the outputs, which stay where they were made
-
-
-@dataclass(frozen=True, slots=True)
-class Joining(Generic[State]):
-    """Functions that join states."""
-
-    # takes a sequence of states and the shared values; changes no state. It must add from the left: joining (a, b, c)
-    # is joining (a, b) and then c
-    combine: Callable[..., State]
-    absorb: Callable[..., State] | None = None  # joins two states in the memory of the first; takes the shared values
-
-    def pairwise(self, *shared: Any) -> Callable[[list[Any]], State]:
-        """The function that joins a list of states, of which it may change the first, one by one."""
-        if self.absorb is None:
-            return lambda states: self.combine(states, *shared)
-        absorb = self.absorb
-        return partial(reduce, lambda first, second: absorb(first, second, *shared))
-
-
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """Consecutive runs of a fold."""
-
-    items: Iterable[list[Any]]  # of each run
-    first: int  # number of the first run, counted from the first item of all
-    total: int | None  # how many runs all items make; None if that is not known
-
-
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """The result of a call of a fold for its runs."""
-
-    states: Sequence[tuple[int, Any]]  # level of each subtree of the tree that joins states, and its state or handle
-    n_runs: int
-    outputs: Sequence[Any]  # of all items, or their handles; empty if they were dropped
-
-
-class Waiting(Protocol):
-    """A call that was started."""
-
-    def result(self) -> Any:
-        """Wait for the result, and return it."""
-
-    def cancel(self) -> Any:
-        """Cancel the call."""
 
 
 class Executor(ABC):
@@ -96,8 +60,8 @@ class Executor(ABC):
     joins_here: ClassVar[bool]  # whether the caller's thread joins states; else a call does
 
     @abstractmethod
-    def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> Waiting:
-        """Start one call."""
+    def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Start one call, which has the methods `result` and `cancel` of a future."""
 
     def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
         """Items of a source for calls that read, each with its number of rows where that is known without reading.
@@ -120,34 +84,34 @@ class Executor(ABC):
         """The source as calls get it: a `RemoteView` where its rows come as items."""
         return source
 
-    @abstractmethod
     def share(self, value: Any) -> Any:
         """Send a value that many calls need to where they run; returns the argument to pass to them."""
+        return value
 
     def everywhere(self, stage: str, function: Callable[[Any], object], item: Any) -> None:
         """Call ``function(item)`` once in each process that works now; wait for all."""
         function(item)
 
-    @abstractmethod
     def hold(
         self,
         stage: str,
         function: Callable[..., tuple[Any, Any]],
         items: Iterable[Any],
         *shared: Any,
-        joining: Joining[Any] | None = None,
+        join: Callable[..., Any] | None = None,
         once: bool = False,
     ) -> Iterator[tuple[Any, Any]]:
         """Call ``function(item, *shared) -> (kept, info)``; yield ``(handle of kept, info)`` in order.
 
-        A handle may be an item of later calls; those get what was kept. `joining`: of infos of consecutive items. The
+        A handle may be an item of later calls; those get what was kept. `join`: of infos of consecutive items. The
         workers of a cluster join them before they are sent: a joined info comes with the last of its items, and None
         with the others. `once`: whether a cluster joins all infos into one; else it joins those of each call.
         """
+        return self.map(stage, function, items, *shared)
 
-    @abstractmethod
-    def _joiner(self, stage: str, joining: Joining[Any], shared: tuple[Any, ...]) -> Callable[[list[Any]], Any]:
-        """The function that joins a few states, in order, into one."""
+    def _joiner(self, stage: str, join: Callable[..., Any], shared: tuple[Any, ...]) -> Callable[[list[Any]], Any]:
+        """The function that joins a few states, in order, in the memory of the first."""
+        return joiner(join, shared)
 
     def map(
         self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any, large: bool = False
@@ -166,7 +130,7 @@ class Executor(ABC):
         self,
         stage: str,
         step: Callable[..., tuple[State, Any]],
-        joining: Joining[State],
+        join: Callable[..., State],
         items: Iterable[Any],
         n_items: int,
         *shared: Any,
@@ -176,31 +140,30 @@ class Executor(ABC):
         """Carry a state over all items: ``state, output = step(state or None, item, *shared)``.
 
         Items are cut into runs of consecutive items, each carried by one call; the states of eight runs at a time are
-        joined, in order. Outputs go to the listener in order. `n_items`: length of `items`, at least 1. `large`:
-        "state": a state takes more memory than an item, so runs are longer. "items": each item is a run. Items are then
-        rows of a source that streams, of which a whole run would wait in memory, or chunks that are read fastest one
-        after the other.
+        joined, in order. `n_items`: length of `items`, at least 1. `large`: "state": a state takes more memory than an
+        item, so runs are longer. "items": each item is a run. Items are then rows of a source that streams, of which a
+        whole run would wait in memory, or chunks that are read fastest one after the other.
         """
         listener = listener or Listener()
-        tree = JoinTree(self._joiner(stage, joining, shared), eager=self.joins_here)
+        tree = JoinTree(self._joiner(stage, join, shared), eager=self.joins_here)
         n_runs = {"items": n_items, "state": FEW_RUNS, None: RUNS}[large]
         n_done, first, lengths = 0, 0, run_lengths(n_items, n_runs)
         if listener.begun is not None:
             n_done = listener.begun.n_items
             tree.restore(listener.begun.levels)
             first = list(itertools.accumulate(lengths, initial=0)).index(n_done)
-        runs = Runs(runs_of(itertools.islice(items, n_done, None), lengths[first:]), first, len(lengths))
+        runs = runs_of(itertools.islice(items, n_done, None), lengths[first:])
 
         def folded() -> Folded[State]:
             return Folded(n_done, tree.levels(self._fetch))
 
         wanted: Outputs = "dropped" if listener.on_output is None else "held" if listener.held else "returned"
         left = iter(lengths[first:])
-        for carried in self._carried(stage, step, joining, runs, wanted, *shared):
-            for level, state in carried.states:
+        for states, count, outputs in self._carried(stage, step, join, runs, first, len(lengths), wanted, *shared):
+            for level, state in states:
                 tree.add(state, level)
-            n_done += sum(itertools.islice(left, carried.n_runs))
-            for output in carried.outputs:
+            n_done += sum(itertools.islice(left, count))
+            for output in outputs:
                 if listener.on_output is not None:
                     listener.on_output(output)
             if listener.on_run is not None:
@@ -212,12 +175,18 @@ class Executor(ABC):
         self,
         stage: str,
         step: Callable[..., Any],
-        joining: Joining[Any],
-        runs: Runs,
+        join: Callable[..., Any],
+        runs: Iterable[list[Any]],
+        first: int,
+        total: int,
         wanted: Outputs,
         *shared: Any,
-    ) -> Iterator[Carried]:
-        """Carry a state over each run; yield states and outputs in order, those of one or several runs at a time."""
+    ) -> Iterator[tuple[Iterable[tuple[int, Any]], int, Iterable[Any]]]:
+        """Carry a state over each run, from number `first` of `total` on.
+
+        Yield in order, of one or several runs at a time: the level of each subtree of the tree that joins states, with
+        its state or handle; how many runs; and outputs as `wanted`.
+        """
 
     def values(self, handles: Iterable[Any]) -> Iterator[Any]:
         """Yield what handles stand for, in order; all values that one call has left come to this process at once."""
@@ -231,13 +200,13 @@ class Executor(ABC):
         return self.n_workers
 
     def _ordered(
-        self, items: Iterable[Any], start: Callable[[Any], Waiting], n_busy: int = 1, n_ahead: int | None = None
+        self, items: Iterable[Any], start: Callable[[Any], Any], n_busy: int = 1, n_ahead: int | None = None
     ) -> Iterator[Any]:
         """Start a few more calls than the workers run, at least `n_busy`; wait for them in order.
 
         `n_ahead`: calls to start ahead; given where each result takes much memory.
         """
-        ahead: deque[Waiting] = deque()
+        ahead: deque[Any] = deque()
         try:
             for item in items:
                 ahead.append(start(item))
@@ -249,3 +218,78 @@ class Executor(ABC):
         finally:
             for waiting in ahead:  # a call failed, or the consumer stopped: cancel what was started
                 waiting.cancel()
+
+
+class LocalThreads(Executor):
+    """Threads of this process; kernels and BLAS calls release the interpreter lock.
+
+    A plain pool costs some 12 microseconds a call, Dask's threaded scheduler some 70 (2,000 empty calls, two threads).
+    The latter also builds the whole graph first, and cannot wait until earlier results are taken.
+    """
+
+    joins_here = True
+
+    def __init__(self, pool: ThreadPoolExecutor, n_workers: int):
+        self._pool = pool
+        self.n_workers = n_workers
+
+    def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        return _start(self._pool, function, *args)
+
+    def each(self, stage: str, function: Callable[..., Any], items: Sequence[Any], *shared: Any) -> list[Any]:
+        """See `Executor.each`; the caller's thread works too, and starts before the others have woken up."""
+        results: list[Any] = [None] * len(items)
+        numbers = iter(range(len(items)))  # each thread takes the next one
+
+        def work() -> None:
+            for number in numbers:
+                try:
+                    results[number] = function(items[number], *shared)
+                except BaseException:
+                    deque(numbers, maxlen=0)  # drain the iterator so that the other threads stop
+                    raise
+
+        helpers = [_start(self._pool, work) for _ in range(min(self.n_workers, len(items)) - 1)]
+        work()
+        for helper in helpers:
+            if not helper.cancel():  # it did begin
+                helper.result()
+        return results
+
+    def _carried(
+        self,
+        stage: str,
+        step: Callable[..., Any],
+        join: Callable[..., Any],
+        runs: Iterable[list[Any]],
+        first: int,
+        total: int,
+        wanted: Outputs,
+        *shared: Any,
+    ) -> Iterator[tuple[Iterable[tuple[int, Any]], int, Iterable[Any]]]:
+        started = self._ordered(
+            runs, lambda run: self._submit(stage, fold_run, run, step, *shared), n_ahead=STATES_AHEAD
+        )
+        for state, outputs in started:
+            yield ((0, state),), 1, () if wanted == "dropped" else outputs
+
+
+def _start(pool: ThreadPoolExecutor, function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
+    """Have a pool call a function; once the main thread has ended, pools take nothing, and this thread calls it."""
+    try:
+        return pool.submit(function, *args, **kwargs)
+    except RuntimeError as error:
+        if "interpreter shutdown" not in str(error):
+            raise
+    _say_once()
+    future: Future[Result] = Future()
+    try:
+        future.set_result(function(*args, **kwargs))
+    except Exception as error:  # noqa: BLE001 - as the pool would
+        future.set_exception(error)
+    return future
+
+
+@cache
+def _say_once() -> None:
+    logger.warning("the main thread has ended, and pools of threads with it: one thread does the rest")

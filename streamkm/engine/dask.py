@@ -14,9 +14,8 @@ import math
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,12 +24,19 @@ import dask
 from dask.highlevelgraph import HighLevelGraph
 
 from streamkm.core.exceptions import ClusterError
-from streamkm.engine import dask_tasks as calls
-from streamkm.engine.base import Carried, Executor, Joining, Outputs, Runs, Waiting
-from streamkm.engine.dask_handles import Call, Held, HeldParts, HeldValues, encode, values_in
-from streamkm.engine.dask_shards import Reading, Shard, Turns, count_shards, future_of, held_blocks, shards_of
-from streamkm.engine.dask_workers import MOST_FILES, check_readable, check_workers, out_of_reach
-from streamkm.engine.reduction import RUNS, JoinTree, run_lengths, runs_of, shard_stop, subtree_levels
+from streamkm.engine import dask_calls as calls
+from streamkm.engine.base import Executor, Outputs
+from streamkm.engine.dask_calls import Call, Held, HeldValues, encode, future_of, held_blocks, values_in
+from streamkm.engine.dask_workers import (
+    MOST_FILES,
+    Reading,
+    Turns,
+    check_readable,
+    check_workers,
+    count_shards,
+    out_of_reach,
+)
+from streamkm.engine.reduction import RUNS, JoinTree, Shard, run_lengths, runs_of, shard_stop, shards_of, subtree_levels
 from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.row_graphs import RowGraphs
@@ -173,7 +179,8 @@ class DaskCluster(Executor):
 
     def everywhere(self, stage: str, function: Callable[[Any], object], item: Any) -> None:
         """As `Executor.everywhere`; where a worker is lost meanwhile, another one is asked twice."""
-        for future in [self._submit(stage, calls.work_once, function, item, place=place) for place in self._n_threads]:
+        given = encode([item])
+        for future in [self._submit(stage, calls.work, function, *given, place=place) for place in self._n_threads]:
             self.finish(future, fetch=True)
 
     def map(
@@ -182,11 +189,11 @@ class DaskCluster(Executor):
         """See `Executor.map`; one call works on a shard, or on one item if results are large."""
         items, reading = self._begun(items)
         n_items = None if reading is None else reading.n_chunks
-        singles = Runs(([item] for item in items), 0, n_items)
-        shards = (Shard(0, [run]) for run in singles.items) if large else self._shards(singles, reading)
+        singles = ([item] for item in items)
+        shards = (Shard(0, [run]) for run in singles) if large else self._shards(singles, 0, n_items, reading)
         turns = self._turns(reading, n_items or 0, large=large)
 
-        def start(shard: Shard) -> Waiting:
+        def start(shard: Shard) -> Call:
             place = self._place(turns, len(shard.runs)) if self._n_busy(turns) > 1 else None
             found = shard.items if future_of(shard.items) is not None else [self._apart(item) for item in shard.items]
             return Call(self, self._submit(stage, calls.work, function, *encode(found), *shared, place=place))
@@ -200,7 +207,7 @@ class DaskCluster(Executor):
         function: Callable[..., tuple[Any, Any]],
         items: Iterable[Any],
         *shared: Any,
-        joining: Joining[Any] | None = None,
+        join: Callable[..., Any] | None = None,
         once: bool = False,
     ) -> Iterator[tuple[Any, Any]]:
         """Call a function on items and hold its results; see `Executor.hold`.
@@ -212,19 +219,19 @@ class DaskCluster(Executor):
         """
         items, reading = self._begun(items)
         lengths = [] if reading is None else run_lengths(reading.n_chunks, RUNS)
-        shards = self._shards(Runs(runs_of(items, lengths), 0, len(lengths)), reading)
+        shards = self._shards(runs_of(items, lengths), 0, len(lengths), reading)
         whole = (Shard(0, [shard.items]) for shard in shards)  # one run each: its infos are joined into one
-        tree = None if joining is None or not once else JoinTree(self._joiner(stage, joining, shared), eager=False)
-        step, turns = partial(calls.keep, function, joining), self._turns(reading, len(lengths))
-        last: Sequence[Any] = ()
-        for carried, infos in self._on_shards(stage, step, joining, whole, turns, "held", *shared, tells=tree is None):
-            handles = carried.outputs
+        tree = None if join is None or not once else JoinTree(self._joiner(stage, join, shared), eager=False)
+        step, turns = partial(calls.keep, function, join), self._turns(reading, len(lengths))
+        last: list[Held] = []
+        for states, _, handles, told in self._on_shards(
+            stage, step, join, whole, turns, "held", *shared, tells=tree is None
+        ):
             if tree is None:
-                untold = itertools.repeat(None, len(handles) - len(infos[0]))
-                yield from zip(handles, itertools.chain(untold, infos[0]), strict=True)
+                yield from zip(handles, [None] * (len(handles) - len(told[0])) + told[0], strict=True)
                 continue
-            tree.add(Held(carried.states[0][1].future, 0, 0, 0))
-            yield from ((handle, None) for handle in itertools.chain(last, itertools.islice(handles, len(handles) - 1)))
+            tree.add(Held(states[0][1].future, 0, 0, 0))
+            yield from ((handle, None) for handle in (*last, *handles[:-1]))
             last = handles[-1:]
         if tree is not None and last:
             yield last[0], self._fetch(tree.total())
@@ -233,62 +240,67 @@ class DaskCluster(Executor):
         self,
         stage: str,
         step: Callable[..., Any],
-        joining: Joining[Any],
-        runs: Runs,
+        join: Callable[..., Any],
+        runs: Iterable[list[Any]],
+        first: int,
+        total: int,
         wanted: Outputs,
         *shared: Any,
-    ) -> Iterator[Carried]:
-        items, reading = self._begun(runs.items)
-        shards, turns = self._shards(replace(runs, items=items), reading), self._turns(reading, runs.total or 0)
-        for carried, outputs in self._on_shards(stage, step, joining, shards, turns, wanted, *shared):
-            yield replace(carried, outputs=outputs) if wanted == "returned" else carried
+    ) -> Iterator[tuple[list[tuple[int, Held]], int, list[Any]]]:
+        runs, reading = self._begun(runs)
+        shards, turns = self._shards(runs, first, total, reading), self._turns(reading, total)
+        for states, count, handles, told in self._on_shards(stage, step, join, shards, turns, wanted, *shared):
+            yield states, count, told if wanted == "returned" else handles
 
     def _on_shards(
         self,
         stage: str,
         step: Callable[..., Any],
-        joining: Joining[Any] | None,
+        join: Callable[..., Any] | None,
         shards: Iterable[Shard],
         turns: Turns | None,
         wanted: Outputs,
         *shared: Any,
         tells: bool = False,
-    ) -> Iterator[tuple[Carried, Any]]:
-        """Carry a state over the runs of each shard; yield handles, and the outputs if they are to be returned.
+    ) -> Iterator[tuple[list[tuple[int, Held]], int, list[Held], Any]]:
+        """Carry a state over the runs of each shard; yield states, how many runs, handles of outputs, and what is told.
 
-        `tells`: whether the states come with the handles of outputs.
+        That is the outputs, if they are to be returned, and the states if `tells`.
         """
 
-        def start(shard: Shard) -> Waiting:
+        def start(shard: Shard) -> Call:
             for run in shard.runs:
                 self._bring_together(run)
             items, lengths = shard.items, list(map(len, shard.runs))
-            given = (shard.first, lengths, step, joining, wanted != "dropped", *encode(items))
+            given = (shard.first, lengths, step, join, wanted != "dropped", *encode(items))
             done = self._submit(stage, calls.work_on_shard, *given, *shared, place=self._place(turns, len(items)))
             levels = subtree_levels(shard.first, shard.first + len(shard.runs))
             states = [(level, Held(done, 0, index)) for index, level in enumerate(levels)]
-            futures, outputs = [done], HeldParts(None, count=0)
+            futures, handles = [done], []
             if wanted == "held":
                 futures.append(self._submit(f"{stage}-held", calls.part, done, 1))
-                outputs = HeldParts(futures[-1], count=len(items))
+                handles = [Held(futures[-1], index) for index in range(len(items))]
             fetch = tells or wanted == "returned"
             if fetch:
                 futures.append(self._submit(f"{stage}-told", calls.part, done, 0 if tells else 1))
-            return Call(self, *reversed(futures), handles=Carried(states, len(lengths), outputs), fetch=fetch)
+            return Call(self, *reversed(futures), handles=(states, len(lengths), handles), fetch=fetch)
 
         yield from self._ordered(shards, start, self._n_busy(turns))
 
-    def _shards(self, runs: Runs, reading: Reading | None) -> Iterator[Shard]:
-        """Cut runs into shards, by the threads that there are when each is cut."""
+    def _shards(
+        self, runs: Iterable[list[Any]], first: int, total: int | None, reading: Reading | None
+    ) -> Iterator[Shard]:
+        """Cut runs, from number `first` on, into shards, by the threads that there are when each is cut."""
 
-        def stop(first: int) -> float:
-            if runs.total is None:
+        def stop(start: int) -> float:
+            if total is None:
                 return math.inf
-            n_rows = 0 if reading is None else reading.n_rows
-            n_shards = count_shards(self._n_workers_now(), n_rows, runs.total)
-            return shard_stop(first, max(runs.total, first + 1), n_shards)
+            n_shards = count_shards(self._n_workers_now(), reading.n_rows if reading else 0, total)
+            return shard_stop(start, max(total, start + 1), n_shards)
 
-        return shards_of(runs.items, runs.first, stop, may_read=reading is not None and reading.by_source)
+        # chunks that workers read lie anywhere
+        reads = reading is not None and reading.by_source
+        return shards_of(runs, first, stop, (lambda _: reading) if reads else future_of)
 
     def _begun(self, items: Iterable[Any]) -> tuple[Iterator[Any], Reading | None]:
         """The items, and the `Reading` of their source, which its first item sets if workers read."""
@@ -336,9 +348,8 @@ class DaskCluster(Executor):
         with self._explained(), _any_size():
             return self._kept(self._client.submit(function, *args, key=key, pure=False, fifo_timeout=0, **where))
 
-    def _joiner(self, stage: str, joining: Joining[Any], shared: tuple[Any, ...]) -> Callable[[list[Any]], Any]:
-        # workers keep what they made
-        return lambda states: self._submit(f"{stage}-join", calls.join, joining, *encode(states), *shared)
+    def _joiner(self, stage: str, join: Callable[..., Any], shared: tuple[Any, ...]) -> Callable[[list[Any]], Any]:
+        return lambda states: self._submit(f"{stage}-join", calls.join_states, join, *encode(states), *shared)
 
     def _kept(self, future: Any) -> Any:
         self._futures.add(future)

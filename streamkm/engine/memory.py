@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streamkm.engine.base import STATES_AHEAD
 from streamkm.engine.reduction import FEW_RUNS, RUNS, count_levels, count_runs, run_length
-from streamkm.engine.threads import STATES_AHEAD
 
 MIB = 1 << 20
 READ_BYTES = 8 * MIB  # a thread that reads: kernels, buffers, decoders' threads beyond what goes with its chunk

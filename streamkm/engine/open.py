@@ -17,9 +17,8 @@ from typing import Any
 from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import ClusterError, InvalidParameterError
 from streamkm.core.memory import heap_restored, is_given
-from streamkm.engine.base import Executor
+from streamkm.engine.base import Executor, LocalThreads
 from streamkm.engine.dask_workers import WorkerMemory, worker_memory
-from streamkm.engine.threads import LocalThreads
 from streamkm.kernels.centers.nearest import nearest_csr
 from streamkm.kernels.compiling import compile_elsewhere
 from streamkm.sources.base import RowSource

@@ -7,15 +7,13 @@ in a fixed tree, saves them, and gives outputs to a sink in order. Neither knows
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from streamkm.core.progress import Stage
-from streamkm.engine.base import Executor, Folded, Joining, Large, Listener
+from streamkm.engine.base import Executor, Folded, Large, Listener
 from streamkm.engine.checkpoint import CheckpointWriter
 
 State = TypeVar("State")
@@ -138,19 +136,37 @@ def run(
     nothing is saved.
     """
     shared = executor.share((rows.reader(executor), pass_))
-    begun = None if saved is None else _begun(pass_, sink, saved)
+    begun: Folded[State] | None = None
+    if saved is not None:
+        begun = saved.writer.load(saved.name, Folded[pass_.saved_as])  # type: ignore[name-defined]
+    if begun is not None and sink is not None and not sink.restore(begun.n_items):
+        begun = None
     if begun is not None:
         stage.advance(begun.n_items)
+    watched = sink is not None or stage.on_advance is not None or stage.after_advance is not None
+
+    def take(output: Any) -> None:
+        if sink is not None:
+            sink.take(output)
+        stage.advance()
+
+    def save(folded: Callable[[], Folded[State]], is_last: bool) -> None:
+        if saved is not None:
+            write = saved.writer.save if sink is None else sink.save
+            saved.writer.when_due(lambda: write(saved.name, folded()), is_due=is_last)
+
+    held = sink is not None and sink.held
+    listener = Listener(take if watched else None, held, begun, save if saved else None)
     with rows.reading(stage):
         state = executor.fold(
             stage.name,
             _step,
-            JOINING,
+            _join,
             rows.items(executor),
             rows.n_items,
             shared,
             large=rows.large(pass_.state_bytes),
-            listener=_listener(stage, sink, begun, saved),
+            listener=listener,
         )
     return pass_.finish(pass_.start() if state is None else state)
 
@@ -173,36 +189,11 @@ def held_outputs(
     `once`: a cluster joins all of them.
     """
     shared = executor.share((rows.reader(executor), map_))
-    joining = JOINING if isinstance(map_, HeldMap) else None
+    join = _join if isinstance(map_, HeldMap) else None
     with rows.reading(stage):
-        for pair in executor.hold(stage.name, _output, rows.items(executor), shared, joining=joining, once=once):
+        for pair in executor.hold(stage.name, _output, rows.items(executor), shared, join=join, once=once):
             yield pair
             stage.advance()
-
-
-def _begun(pass_: Pass[State, Any, Any], sink: Sink[Any] | None, saved: Saved) -> Folded[State] | None:
-    """Progress of an earlier run, if its outputs are there too."""
-    folded: Folded[State] | None = saved.writer.load(saved.name, Folded[pass_.saved_as])  # type: ignore[name-defined]
-    return None if folded is None or (sink is not None and not sink.restore(folded.n_items)) else folded
-
-
-def _listener(
-    stage: Stage, sink: Sink[Any] | None, begun: Folded[State] | None, saved: Saved | None
-) -> Listener[State]:
-    """The callbacks after each item, if there is a sink or a record, and after each run."""
-    watched = sink is not None or stage.on_advance is not None or stage.after_advance is not None
-
-    def take(output: Any) -> None:
-        if sink is not None:
-            sink.take(output)
-        stage.advance()
-
-    def save(folded: Callable[[], Folded[State]], is_last: bool) -> None:
-        if saved is not None:
-            write = saved.writer.save if sink is None else sink.save
-            saved.writer.when_due(lambda: write(saved.name, folded()), is_due=is_last)
-
-    return Listener(take if watched else None, begun, save if saved else None, held=sink is not None and sink.held)
 
 
 def _step(state: Any, item: Any, shared: tuple[Any, Pass[Any, Any, Any]]) -> tuple[Any, Any]:
@@ -215,13 +206,5 @@ def _output(item: Any, shared: tuple[Any, Map[Any]]) -> Any:
     return map_.output(map_.read(reader, item))
 
 
-def _joined(states: Sequence[Any], shared: tuple[Any, Pass[Any, Any, Any] | HeldMap[Any]]) -> Any:
-    """Join states from the left; none of them is changed."""
-    return reduce(shared[1].join, states[1:], deepcopy(states[0]) if len(states) > 1 else states[0])
-
-
-def _absorbed(first: Any, second: Any, shared: tuple[Any, Pass[Any, Any, Any] | HeldMap[Any]]) -> Any:
+def _join(first: Any, second: Any, shared: tuple[Any, Pass[Any, Any, Any] | HeldMap[Any]]) -> Any:
     return shared[1].join(first, second)
-
-
-JOINING: Joining[Any] = Joining(_joined, _absorbed)

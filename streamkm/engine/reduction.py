@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 RUNS = 24  # runs of a list, or a multiple of them: enough for 24 workers
@@ -109,6 +111,48 @@ def fold_shard(
         return state
 
     return [subtree(level) for level in subtree_levels(first, first + len(runs))], outputs
+
+
+def joiner(join: Callable[..., Any], shared: tuple[Any, ...]) -> Callable[[list[Any]], Any]:
+    """The function that joins a list of states from the left, and may change the first."""
+    return lambda states: reduce(lambda first, second: join(first, second, *shared), states)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Consecutive runs of items: the number of the first, and the items of each."""
+
+    first: int
+    runs: list[list[Any]]
+
+    @property
+    def items(self) -> list[Any]:
+        """The items of all runs."""
+        return [item for run in self.runs for item in run]
+
+
+def shards_of(
+    runs: Iterable[list[Any]], first: int, stop: Callable[[int], float], place: Callable[[list[Any]], Any]
+) -> Iterator[Shard]:
+    """Cut runs into shards, one at a time, as they come.
+
+    `runs`: items of each run, from run `first` on. `stop`: where a shard ends at the latest, by its first run. `place`:
+    where a run lies. Runs of one place are put together; one without a place is a shard.
+    """
+    shard: list[list[Any]] = []
+    last: Any = None
+    for run in runs:
+        here = place(run)
+        if shard and here is not last:
+            yield Shard(first, shard)
+            first, shard = first + len(shard), []
+        shard.append(run)
+        last = here
+        if here is None or first + len(shard) >= stop(first):
+            yield Shard(first, shard)
+            first, shard = first + len(shard), []
+    if shard:
+        yield Shard(first, shard)
 
 
 class JoinTree:

@@ -141,8 +141,7 @@ class HeldLabels(UnsavedLabels):
 
     def to_dask(self) -> Any:
         """All labels as a Dask array of a block for each call; gathered where Dask's arrays take no futures."""
-        from streamkm.engine.dask_handles import parts_by_call
-        from streamkm.engine.dask_tasks import concatenated
+        from streamkm.engine.dask_calls import concatenated, parts_by_call
         from streamkm.sources.dask.arrays import array_of_arrays
 
         try:

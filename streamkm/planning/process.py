@@ -12,8 +12,7 @@ from typing import Any
 from streamkm.cluster.memory import PLACED_ROW_BYTES, CenterSizes
 from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
 from streamkm.core.memory import given_process_memory, human_bytes, is_given, resident_bytes
-from streamkm.engine.dask_shards import Reading, count_shards
-from streamkm.engine.dask_workers import WorkerMemory
+from streamkm.engine.dask_workers import Reading, WorkerMemory, count_shards
 from streamkm.engine.memory import MIB, READ_BYTES
 from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, count_runs, run_length
 from streamkm.kernels.centers.nearest import nearest_csr, nearest_dense

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from streamkm.engine.dask_handles import Held, HeldParts, HeldValues
+from streamkm.engine.dask_calls import Held, HeldValues
 
 
 def places(handles):
@@ -14,8 +14,8 @@ def places(handles):
 def test_handles_of_one_result_are_one_run():
     first, second = object(), object()
     handles = HeldValues()
-    handles.extend(HeldParts(first, 1, count=1_000))
-    handles.extend(HeldParts(second, count=500))
+    handles.extend(Held(first, 1, each) for each in range(1_000))
+    handles.extend(Held(second, each) for each in range(500))
     handles.append(Held(second, 7))  # not the next one
     wanted = [*((first, (1, each)) for each in range(1_000)), *((second, (each,)) for each in range(500))]
     wanted.append((second, (7,)))
@@ -31,7 +31,7 @@ def test_handles_that_moved_stay_where_they_are_now():
     """Whatever their place in a run; the others are where they were."""
     first, together = object(), object()
     handles = HeldValues()
-    handles.extend(HeldParts(first, count=5))
+    handles.extend(Held(first, each) for each in range(5))
     for index, number in enumerate((0, 3)):
         handles[number].move(together, index)
     wanted = [(together, (0,)), (first, (1,)), (first, (2,)), (together, (1,)), (first, (4,))]

@@ -16,13 +16,20 @@ from hypothesis import strategies as st
 
 from streamkm import StreamKMeans
 from streamkm.cluster.rows import NO_WEIGHTS
-from streamkm.engine import base as executors
-from streamkm.engine import dask_shards, open_executor
+from streamkm.engine import Listener, dask_workers, open_executor
 from streamkm.engine.dask import DaskCluster
-from streamkm.engine.dask_handles import Held, encode
-from streamkm.engine.dask_shards import SHARD_ROWS, SHARDS, count_shards, shards_of
-from streamkm.engine.dask_tasks import decoded, work_on_shard
-from streamkm.engine.reduction import ARITY, RUN_LENGTH, UNITS, JoinTree, fold_shard, shard_stop, subtree_levels
+from streamkm.engine.dask_calls import Held, decoded, encode, future_of, work_on_shard
+from streamkm.engine.dask_workers import SHARD_ROWS, SHARDS, count_shards
+from streamkm.engine.reduction import (
+    ARITY,
+    RUN_LENGTH,
+    UNITS,
+    JoinTree,
+    fold_shard,
+    shard_stop,
+    shards_of,
+    subtree_levels,
+)
 from streamkm.sources import open_source
 from streamkm.sources.chunks import Chunk
 from tests.dask_processes import assert_same_bits
@@ -85,7 +92,7 @@ def test_workers_are_planned_for_the_calls_of_a_pass(n_runs):
 def test_shards_of_many_rows_take_more_calls(client, path, monkeypatch):
     """With the bits of threads."""
     settings: dict[str, Any] = {"random_state": 0, "max_iter": 1, "chunk_bytes": 320, "progress": False}
-    monkeypatch.setattr(dask_shards, "SHARD_ROWS", 1_000)
+    monkeypatch.setattr(dask_workers, "SHARD_ROWS", 1_000)
     shapes = []
     watched = DaskCluster._submit
 
@@ -123,9 +130,9 @@ def test_held_blocks_of_one_future_are_a_shard():
     """Runs whose blocks lie in several are shards of their own, and so is what is not held."""
     a, b = object(), object()
     runs = [[Held(a, 0), Held(a, 1)], [Held(a, 2)], [Held(a, 3), Held(b, 0)], [[Held(b, 1), 7]], [3], [4]]
-    shards = list(shards_of(iter(runs), 5, lambda first: first + 8, may_read=False))
+    shards = list(shards_of(iter(runs), 5, lambda first: first + 8, future_of))
     assert [(shard.first, len(shard.runs)) for shard in shards] == [(5, 2), (7, 1), (8, 1), (9, 1), (10, 1)]
-    assert [shard.first for shard in shards_of(runs, 0, lambda first: first + 4, may_read=True)] == [0, 4]
+    assert [shard.first for shard in shards_of(runs, 0, lambda first: first + 4, lambda _: runs)] == [0, 4]
 
 
 class Result:
@@ -196,7 +203,7 @@ def append_chunk(state, chunk):
     return append(state, chunk.index)
 
 
-def joined(states, *_shared):
+def joined(*states):
     return brackets(states)
 
 
@@ -218,11 +225,10 @@ def test_the_tree_of_a_fold_is_that_of_threads(client, path, n_skipped):
         outputs: list[Any] = []
         with open_executor(chosen) as executor:
             chunks = (chunk for chunk, _ in executor.items(source, 320))
-            listener = executors.Listener(outputs.append)
-            read = executor.fold("read", append_chunk, executors.Joining(joined), chunks, N_CHUNKS, listener=listener)
+            read = executor.fold("read", append_chunk, joined, chunks, N_CHUNKS, listener=Listener(outputs.append))
             chunks = (chunk for chunk, _ in executor.items(source, 320))
             handles = [handle for handle, _ in executor.hold("hold", index_and_keep, chunks)][n_skipped:]
-            held = executor.fold("held", append, executors.Joining(joined), handles, n)
+            held = executor.fold("held", append, joined, handles, n)
         assert outputs == list(range(N_CHUNKS))
         shapes.add((read, held))
     assert len(shapes) == 1
@@ -287,7 +293,7 @@ def keep_and_tell(chunk):
     return chunk.index, f"{chunk.index},"
 
 
-def added(states):
+def added(*states):
     return "".join(states)
 
 
@@ -296,7 +302,7 @@ def test_infos_of_held_items_are_joined_on_the_workers(client, path, once):
     source = open_source(path)
     with open_executor(client) as executor:
         chunks = (chunk for chunk, _ in executor.items(source, 320))
-        pairs = list(executor.hold("hold", keep_and_tell, chunks, joining=executors.Joining(added), once=once))
+        pairs = list(executor.hold("hold", keep_and_tell, chunks, join=added, once=once))
         assert list(executor.map("held", identity, [handle for handle, _ in pairs])) == list(range(N_CHUNKS))
     told = [(number, info) for number, (_, info) in enumerate(pairs) if info is not None]
     assert len(told) == (1 if once else SHARDS)

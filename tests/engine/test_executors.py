@@ -19,12 +19,11 @@ from distributed import Client, get_worker
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError
-from streamkm.engine import base as executors
-from streamkm.engine import local_executor, open_executor
+from streamkm.engine import Listener, local_executor, open_executor
 from streamkm.engine import reduction as runs
+from streamkm.engine.base import LocalThreads
 from streamkm.engine.dask import DaskCluster
-from streamkm.engine.dask_shards import SHARDS
-from streamkm.engine.threads import LocalThreads
+from streamkm.engine.dask_workers import SHARDS
 from streamkm.sources import open_source
 from tests.dask_processes import assert_same_bits
 from tests.tables import cases
@@ -34,13 +33,13 @@ EXECUTORS = (1, 2, 4, "cluster")
 NUMBERS = (1, 2, 7, 8, 9, 24, 25, 193, 700)
 
 
-def ignoring(combine, states, *_shared):
-    return combine(states)
+def ignoring(combine, first, second, *_shared):
+    return combine([first, second])
 
 
 def joining(combine):
     """States joined by a function of a list of them, which needs nothing that calls share."""
-    return executors.Joining(partial(ignoring, combine))
+    return partial(ignoring, combine)
 
 
 @pytest.fixture(params=EXECUTORS)
@@ -192,9 +191,7 @@ def sum_of(items, addend):
 def test_outputs_of_a_fold_can_stay_where_they_are(executor):
     """And several of what is held can be an item of later calls."""
     handles = []
-    total = executor.fold(
-        "test", keep_step, joining(sum), range(50), 50, listener=executors.Listener(handles.append, held=True)
-    )
+    total = executor.fold("test", keep_step, joining(sum), range(50), 50, listener=Listener(handles.append, held=True))
     assert total == sum(range(50))
     assert list(executor.map("test", add_kept, handles, 1)) == [3 * i + 1 for i in range(50)]
     lists = [handles[3:40], handles[:1], []]
@@ -311,7 +308,7 @@ def test_few_large_results_are_on_workers(client, monkeypatch, chunks):
     source = open_source(np.zeros((60_000, 4), np.float32))
     monkeypatch.setattr(source, "in_process", False)
     source.shared_bytes, n_bytes = 16_000, 8 * 200_000
-    monkeypatch.setattr("streamkm.engine.dask_shards.LARGE_BYTES", 64_000)
+    monkeypatch.setattr("streamkm.engine.dask_workers.LARGE_BYTES", 64_000)
     with open_executor(client) as workers:
         items = (chunk for chunk, _ in workers.items(source, 16_000)) if chunks else range(60)
         before, most, count = client.run_on_scheduler(held_bytes), 0, 0

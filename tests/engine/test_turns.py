@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from streamkm import SketchOptions, StreamKMeans, engine
 from streamkm.core.progress import Stage
-from streamkm.engine.dask_shards import LARGE_BYTES, SHARE, Reading, Turns
+from streamkm.engine.dask_workers import LARGE_BYTES, SHARE, Reading, Turns
 from streamkm.engine.reduction import FEW_RUNS, RUNS, count_runs, run_lengths
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader

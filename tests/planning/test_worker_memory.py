@@ -14,8 +14,7 @@ from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import total_memory
 from streamkm.engine import cluster_memory
-from streamkm.engine.dask_shards import SHARD_ROWS
-from streamkm.engine.dask_workers import WorkerMemory
+from streamkm.engine.dask_workers import SHARD_ROWS, WorkerMemory
 from streamkm.engine.memory import MIB, READ_BYTES
 from streamkm.estimators import kmeans
 from streamkm.planning.process import HELD_SHARE, PlannedWorkers
