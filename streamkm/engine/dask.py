@@ -145,28 +145,22 @@ class DaskCluster(Executor):
         left = dict(graphs.n_users)
         started: dict[Any, Any] = {}
 
-        def start(key: Any) -> Any:
-            tasks, inputs = graphs.of_several([key], started)
-            known = {each: graphs.futures[each] if each in graphs.futures else started[each] for each in inputs}
-            with self._explained(), _any_size():
-                # a plain dictionary would be tokenized: open files cannot be
-                graph = HighLevelGraph.from_collections("needed", {**tasks, **known})
-                return self._kept(self._client.get(graph, [key], sync=False)[0])
+        def future(key: Any) -> Any:
+            if key in graphs.futures:
+                return graphs.futures[key]
+            if key not in started:
+                tasks, inputs = graphs.of_several([key], started)
+                known = {each: graphs.futures[each] if each in graphs.futures else started[each] for each in inputs}
+                with self._explained(), _any_size():
+                    # a plain dictionary would be tokenized: open files cannot be
+                    graph = HighLevelGraph.from_collections("needed", {**tasks, **known})
+                    started[key] = self._kept(self._client.get(graph, [key], sync=False)[0])
+            left[key] -= 1
+            return started[key] if left[key] else started.pop(key)
 
         def item(chunk: Chunk) -> tuple[Chunk, Any, list[Any]]:
             block, inputs = source.computed.packed(chunk)
-            futures = []
-            for key in inputs:
-                if key in graphs.futures:
-                    futures.append(graphs.futures[key])
-                    continue
-                if key not in started:
-                    started[key] = start(key)
-                futures.append(started[key])
-                left[key] -= 1
-                if left[key] == 0:
-                    del started[key]
-            return chunk, block, futures
+            return chunk, block, list(map(future, inputs))
 
         return item
 

@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -39,11 +39,21 @@ def open_executor(executor: Any = "auto", most_threads: int | None = None) -> It
     threads of this process at most. Raises InvalidParameterError: for anything else, and for a client that is closed,
     or whose calls must be awaited.
     """
-    client = _active_client() if executor == "auto" else executor
+    client = _client_of(executor)
     with ONE_BLAS_THREAD:
-        if client is not None and hasattr(client, "submit") and hasattr(client, "scatter"):
-            with _open_cluster_executor(client) as cluster:
-                yield cluster
+        if client is not None:
+            from distributed import worker_client
+
+            from streamkm.engine.dask import DaskCluster
+
+            _check_client(client)
+            with worker_client() if _in_task() else nullcontext():
+                cluster = DaskCluster(client)
+                try:
+                    yield cluster
+                except BaseException:  # its calls are canceled, and its blocks released
+                    cluster.cancel()
+                    raise
             return
         n_threads = _thread_count() if executor == "auto" else executor
         if isinstance(n_threads, bool) or not isinstance(n_threads, Integral) or int(n_threads) < 1:
@@ -102,23 +112,6 @@ def _check_client(client: Any) -> None:
         raise InvalidParameterError(
             f"the Dask client is {client.status}; pass executor= a client that is connected, or a number of threads"
         )
-
-
-@contextmanager
-def _open_cluster_executor(client: Any) -> Iterator[Executor]:
-    """Yield the executor of a client; an error cancels its calls and releases its blocks."""
-    from distributed import worker_client
-
-    from streamkm.engine.dask import DaskCluster
-
-    _check_client(client)
-    with worker_client() if _in_task() else nullcontext():
-        cluster = DaskCluster(client)
-        try:
-            yield cluster
-        except BaseException:
-            cluster.cancel()
-            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +176,14 @@ def local_executor(executor: Executor) -> Iterator[Executor]:
 
 def local_threads(executor: Any = "auto") -> int:
     """Threads of this process that `open_executor` would start for work on rows; 1 for a Dask cluster."""
-    if executor == "auto":
-        return 1 if _active_client() is not None else _thread_count()
+    if executor == "auto" and not is_on_cluster():
+        return _thread_count()
     return max(1, executor) if isinstance(executor, int) else 1
 
 
 def is_on_cluster(executor: Any = "auto") -> bool:
     """Whether `open_executor` would give a Dask cluster."""
-    client = _active_client() if executor == "auto" else executor
-    return client is not None and hasattr(client, "submit")
+    return _client_of(executor) is not None
 
 
 def cluster_memory(executor: Any = "auto") -> tuple[WorkerMemory, ...]:
@@ -199,9 +191,9 @@ def cluster_memory(executor: Any = "auto") -> tuple[WorkerMemory, ...]:
 
     Raises InvalidParameterError for a client that cannot work, and ClusterError if the scheduler does not answer.
     """
-    if not is_on_cluster(executor):
+    client = _client_of(executor)
+    if client is None:
         return ()
-    client = _active_client() if executor == "auto" else executor
     _check_client(client)
     return worker_memory(client)
 
@@ -218,20 +210,21 @@ def under_limit(memory_limit: Any) -> AbstractContextManager[None]:
     return heap_restored
 
 
-def _active_client() -> Any:
-    """The Dask client of this process, without importing distributed.
+def _client_of(executor: Any) -> Any:
+    """The Dask client that a parameter names, without importing distributed; None where it names threads.
 
     A worker's own client does not count: a task that used it would hold a thread that calls might need.
     """
+    if executor != "auto":
+        return executor if hasattr(executor, "submit") and hasattr(executor, "scatter") else None
     if "distributed" not in sys.modules or _in_task():
         return None
     from distributed import Client
 
-    try:
+    with suppress(ValueError):  # its way to say that there is none
         client = Client.current()
-    except ValueError:  # its way to say that there is none
-        return None
-    return None if client.id.startswith("Client-worker-") else client
+        return None if client.id.startswith("Client-worker-") else client
+    return None
 
 
 def _in_task() -> bool:
@@ -240,11 +233,9 @@ def _in_task() -> bool:
         return False
     from distributed import get_worker
 
-    try:
-        get_worker()
-    except ValueError:  # its way to say that there is none
-        return False
-    return True
+    with suppress(ValueError):  # its way to say that there is none
+        return get_worker() is not None
+    return False
 
 
 def _thread_count() -> int:

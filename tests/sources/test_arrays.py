@@ -141,7 +141,7 @@ def test_a_memmap_that_is_cut_short_is_an_error_and_no_crash(tmp_path):
         ([[1.0, 2.0], [3.0]], "cannot be made an array"),
         ([], "empty list"),
         ([np.zeros((2, 3)), np.zeros((2, 4))], "part 1 .* has 4 dense features"),
-        ([np.zeros((2, 3)), sp.csr_array((2, 3))], "part 1 .* is sparse"),
+        ([np.zeros((2, 3)), sp.csr_array((2, 3))], "part 1 .* has 3 sparse features"),
         ([np.zeros((2, 3)), "x.h5"], "item 1 of the list"),
         ([np.zeros((2, 3)), iter([])], "gives no rows"),
         ([np.zeros((2, 3)), iter([np.zeros((2, 3))])], "item 1 of the list"),
