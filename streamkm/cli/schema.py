@@ -24,9 +24,8 @@ from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import CHOICES
 from streamkm.planning.kernel_plan import LANDMARKS, METHODS
 from streamkm.preparation import STEPS
-from streamkm.sketches import OPTIONS
+from streamkm.sketches import OPTIONS, sketch_names
 from streamkm.sketches.kernel_columns import KERNELS
-from streamkm.sketches.registry import sketch_names
 from streamkm.text import FeatureHashing
 
 # Types of keys, by name or by the annotation in the signature, where YAML takes less than Python.

@@ -1,11 +1,9 @@
-"""What the whole process shares: switches that threads share, and modules that are imported late.
-
-Imports the standard library only.
-"""
+"""Switches that all threads of the process share (the garbage collector, BLAS), and modules that are imported late."""
 
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,6 +12,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+
+import threadpoolctl
+
+logger = logging.getLogger(__name__)
 
 
 class Shared:
@@ -96,3 +98,46 @@ def deferred(*names: str) -> Iterator[None]:
     finally:
         for stand_in in stand_ins:
             stand_in.place(None)
+
+
+class _OneThread(Shared):
+    """Context manager: BLAS has one thread, in all threads of the process, until the last one leaves.
+
+    Products of rows are made by kernels of our own. What is left to BLAS and LAPACK are small matrices that are made
+    once in one process: their last bits depend on the library and on its threads, but not on how rows are cut.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._n_modules = 0
+        self._found: threadpoolctl.ThreadpoolController | None = None
+        self._limits: Any = None
+
+    def begin(self) -> None:
+        """Take its threads."""
+        _take_control()
+        self._limits = self._controller().limit(limits=1, user_api="blas")
+
+    def end(self) -> None:
+        """Give them back."""
+        _take_control()
+        self._limits.restore_original_limits()
+        _take_control()  # from this thread, for others
+
+    def _controller(self) -> threadpoolctl.ThreadpoolController:
+        """The libraries of this process, looked for (3 ms) whenever other modules are imported than the last time."""
+        if self._found is None or self._n_modules != len(sys.modules):
+            self._n_modules, self._found = len(sys.modules), threadpoolctl.ThreadpoolController()
+            if not any(library["user_api"] == "blas" for library in self._found.info()):
+                logger.info("no BLAS is known to threadpoolctl: it may use more threads, and differ in last bits")
+        return self._found
+
+
+def _take_control() -> None:
+    """Have this thread's word count: recent threadpoolctl heeds the first that set a limit, and no other thread."""
+    clear = getattr(getattr(threadpoolctl, "OpenBLASController", None), "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)
+
+
+ONE_BLAS_THREAD = _OneThread()

@@ -25,8 +25,8 @@ import numpy as np
 import scipy.sparse as sp
 from dask.sizeof import sizeof
 
-from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import OutputError, SourceError, SourceNotFoundError
+from streamkm.core.process import ONE_BLAS_THREAD
 from streamkm.engine.reduction import fold_shard, joiner, runs_of
 
 

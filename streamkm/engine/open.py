@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import ClusterError, InvalidParameterError
 from streamkm.core.memory import heap_restored, is_given
+from streamkm.core.process import ONE_BLAS_THREAD
 from streamkm.engine.base import Executor, LocalThreads
 from streamkm.engine.dask_workers import WorkerMemory, worker_memory
 from streamkm.kernels.centers.nearest import nearest_csr

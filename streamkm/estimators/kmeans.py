@@ -43,8 +43,7 @@ from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.plan import Plan
 from streamkm.planning.request import STORED_ENTRY_BYTES, Resources, is_dense
 from streamkm.preparation import Preparation
-from streamkm.sketches import Sketch, SketchOptions, full_options
-from streamkm.sketches.registry import sketch_class
+from streamkm.sketches import Sketch, SketchOptions, full_options, sketch_class
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
 from streamkm.sources.prepared import PreparedRows, cached_rows

@@ -51,8 +51,7 @@ from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.preparation import Preparation, check_preprocess
 from streamkm.reports.maps import COLOURS
 from streamkm.reports.report import check_matplotlib
-from streamkm.sketches import Sketch, SketchOptions
-from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch
+from streamkm.sketches import DATA_DEPENDENT, Sketch, SketchOptions, find_sketch, make_sketch
 from streamkm.sources import open_source
 from streamkm.sources.prepared import PreparedRows
 

@@ -16,7 +16,7 @@ from streamkm.core.memory import human_bytes
 from streamkm.passes.sizes import ClusterOn
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import EpochRoom, PlannedWorkers, excess_bytes
-from streamkm.sketches.registry import sketch_class
+from streamkm.sketches import sketch_class
 
 STAGE_NAMES = {"idf": "document frequencies", "by rows": "sorting entries by rows", "fill": "column means"}
 MANY_CENTERS = "two-level k-means++, then a search among neighbouring centers; labels are exact, by an index"

@@ -23,8 +23,7 @@ from streamkm.passes.sizes import ClusterOn, RowSizes, Sizes
 from streamkm.planning.memory import MapBytes, MemoryModel
 from streamkm.planning.memory_budget import FEWEST_DRAWN, reading_of
 from streamkm.planning.plan import PlannedSketch
-from streamkm.sketches import Sketch, SketchAnswers, SketchOptions
-from streamkm.sketches.registry import DATA_DEPENDENT, n_directions, sketch_class
+from streamkm.sketches import DATA_DEPENDENT, Sketch, SketchAnswers, SketchOptions, n_directions, sketch_class
 from streamkm.sources.base import RowSource
 
 STORED_ENTRY_BYTES = 8  # of a sketched sparse row: a value and its index

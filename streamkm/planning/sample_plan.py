@@ -17,7 +17,7 @@ from streamkm.planning.memory import pca_rows
 from streamkm.planning.memory_budget import MemoryBudget, accepted, checked, largest_chunk, reading_of, smaller_sizes
 from streamkm.planning.plan import PlannedSketch
 from streamkm.planning.request import block_row_bytes, float_row_bytes
-from streamkm.sketches.registry import DATA_DEPENDENT
+from streamkm.sketches import DATA_DEPENDENT
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunks import decoded_row_bytes
 

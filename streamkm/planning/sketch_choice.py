@@ -9,9 +9,11 @@ import logging
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.planning.plan import PlannedSketch
-from streamkm.sketches import Sketch, SketchAnswers, SketchOptions
-from streamkm.sketches.registry import (
+from streamkm.sketches import (
     DATA_DEPENDENT,
+    Sketch,
+    SketchAnswers,
+    SketchOptions,
     is_oblivious,
     make_sketch,
     needs_n_features,

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
 from streamkm.cluster.tracking.transition import Event, UpdateRows
-from streamkm.core.blas import ONE_BLAS_THREAD
+from streamkm.core.process import ONE_BLAS_THREAD
 
 # Okabe and Ito's colours, then others of other lightness: each two differ for every kind of colour vision
 COLOURS = (

@@ -5,11 +5,14 @@ A sketch maps each row by itself. Nothing here reads data or clusters.
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
+from streamkm.core.matrix import Matrix
 from streamkm.sketches.base import IdentitySketch, SeededSketch, Sketch, SketchAnswers, SketchFit
 from streamkm.sketches.countsketch import CountSketch
 from streamkm.sketches.fourier_map import FourierMap
@@ -20,6 +23,7 @@ from streamkm.sketches.options import OPTIONS, PCA, KernelOptions, Nystroem, Ske
 from streamkm.sketches.pca import PCASketch, TruncatedSVDSketch
 from streamkm.sketches.projections import PROJECTIONS, RandomProjection
 from streamkm.sketches.sampling import FeatureSelection, LeverageSampling, PreconditionedSampling
+from streamkm.sketches.subspace import fit_rows
 
 SKETCHES: dict[str, type[Any]] = {
     sketch.kind: sketch
@@ -56,7 +60,83 @@ def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]],
     return sketch
 
 
+DATA_DEPENDENT = ("pca", "svd", "leverage")
+"""Sketches that depend on the data: found on sampled rows, or on all rows in a pass of their own."""
+
+
+def is_oblivious(kind: str) -> bool:
+    """Whether a size, a seed and the number of features make the sketch of a name."""
+    if kind not in SKETCHES:
+        return False
+    needed = {field.name for field in fields(SKETCHES[kind]) if field.default is MISSING}
+    return "n_components" in needed and needed <= {"n_components", "n_features", "seed"}
+
+
+def oblivious_kinds() -> tuple[str, ...]:
+    """Names of the sketches that do not depend on the data."""
+    return tuple(kind for kind in SKETCHES if is_oblivious(kind))
+
+
+def sketch_names() -> tuple[str, ...]:
+    """All names of sketches that a fit can make or find."""
+    return (*oblivious_kinds(), *DATA_DEPENDENT)
+
+
+def sketch_class(kind: str) -> type[SketchAnswers]:
+    """The class that answers for sketches of a name, before one is made."""
+    if kind == "leverage":
+        return FeatureSelection
+    return SKETCHES.get(kind, SketchAnswers)  # type: ignore[type-abstract] # of somebody else's, all is as usual
+
+
+def make_sketch(kind: str, n_components: int, seed: int, n_features: int | None) -> Sketch:
+    """A sketch that does not depend on the data: one of `oblivious_kinds`, some of which need `n_features`."""
+    given = {"n_components": n_components, "n_features": n_features, "seed": seed, "kind": kind}
+    names = {field.name for field in fields(SKETCHES[kind])}
+    sketch: Sketch = SKETCHES[kind](**{name: value for name, value in given.items() if name in names})
+    return sketch
+
+
+def needs_n_features(kind: str) -> bool:
+    """Whether the number of features must be known to make the sketch."""
+    return is_oblivious(kind) and "n_features" in {field.name for field in fields(SKETCHES[kind])}
+
+
+def find_sketch(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: int) -> Sketch:
+    """A sketch that depends on rows, found on these (s, d).
+
+    `kind`: one of `DATA_DEPENDENT`.
+    """
+    n_rows, d = X.shape
+    if kind == PCASketch.kind:
+        if not isinstance(X, np.ndarray):
+            raise TypeError('sketch "pca" takes dense rows')
+        return PCASketch.fit(X, min(n_components, n_rows, d), random_state=seed & 0xFFFFFFFF)
+    return fit_rows(first_round(kind, n_components, seed, X, n_clusters), X, np.empty(0))
+
+
+def first_round(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: int) -> SketchFit:
+    """Begin to find a sketch on all rows.
+
+    `kind`: one of `DATA_DEPENDENT`. `X`: ndarray or csr_array (s, d), some of the rows: how wide they are, and for
+    "pca" where they are.
+    """
+    d = X.shape[1]
+    if kind == PCASketch.kind:
+        near_mean = np.asarray(X.mean(axis=0, dtype=np.float64))
+        return PCASketch.first_round(min(n_components, d), near_mean=near_mean, seed=seed)
+    if kind == "leverage":
+        return LeverageSampling(n_components, seed).first_round(min(n_clusters, d), n_features=d, seed=seed)
+    return TruncatedSVDSketch.first_round(min(n_components, d), n_features=d, seed=seed)
+
+
+def n_directions(kind: str, n_components: int, n_clusters: int) -> int:
+    """Singular vectors that `first_round` looks for."""
+    return n_clusters if kind == "leverage" else n_components
+
+
 __all__ = [
+    "DATA_DEPENDENT",
     "OPTIONS",
     "PCA",
     "SKETCHES",
@@ -81,6 +161,15 @@ __all__ = [
     "SketchOptions",
     "SubsampledHadamard",
     "TruncatedSVDSketch",
+    "find_sketch",
+    "first_round",
     "full_options",
+    "is_oblivious",
+    "make_sketch",
+    "n_directions",
+    "needs_n_features",
+    "oblivious_kinds",
+    "sketch_class",
     "sketch_from_dict",
+    "sketch_names",
 ]

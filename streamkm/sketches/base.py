@@ -21,7 +21,7 @@ from streamkm.core.matrix import Matrix, as_working
 class SketchAnswers(Protocol):
     """What others ask of a sketch, so that nobody asks for its class; sketches inherit it and say what differs.
 
-    Class attributes and class methods answer for a sketch that is not made yet, too: see `registry.sketch_class`.
+    Class attributes and class methods answer for a sketch that is not made yet, too: see `sketch_class`.
     """
 
     __slots__ = ()

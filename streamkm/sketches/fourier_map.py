@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,9 +107,3 @@ class FourierMap(SketchAnswers):
 
     def fits_features(self, n_features: int) -> bool:
         return len(self.shift) == n_features
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind}
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        return {"frequencies": self.frequencies, "shift": self.shift, "projection": self.projection}

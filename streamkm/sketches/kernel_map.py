@@ -124,14 +124,7 @@ class KernelMap(SketchAnswers):
     def to_dict(self) -> dict[str, Any]:
         if not isinstance(self.kernel, str):
             raise ModelFileError("a kernel that is a Python function cannot be saved; use one of the named kernels")
-        names = ("kernel", "gamma", "degree", "coef0", "n_features", *(["unit"] if self.unit else []))
-        return {"kind": self.kind, **{name: getattr(self, name) for name in names}}
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        arrays = {"projection": self.projection, "landmarks": self.landmarks}
-        if self.indices is not None and self.indptr is not None:
-            arrays |= {"indices": self.indices, "indptr": self.indptr}
-        return arrays
+        return {name: value for name, value in super().to_dict().items() if value is not None}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "columns"}

@@ -8,11 +8,11 @@ small matrices.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidParameterError
 
 SUBSPACE_CONSTANT = 4
@@ -28,17 +28,6 @@ class Bound:
     n_components: int
     formula: str  # in the letters k, d, n, eps, delta
     theorem: str  # the paper
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """Arguments of the formulas."""
-
-    k: int
-    eps: float
-    delta: float
-    n_rows: int | None
-    n_features: int | None
 
 
 _Size = tuple[float, str, str]  # components, formula, theorem
@@ -90,14 +79,13 @@ def sizing(
     """
     _check(n_clusters, eps, delta, n_rows, n_features)
     if sketch not in FORMULAS:
-        near = difflib.get_close_matches(sketch, FORMULAS, 1)
         raise InvalidParameterError(
             f"no theorem gives the components of sketch={sketch!r} for eps and delta"
-            f"{f'; did you mean {near[0]!r}?' if near else ''}; known are {', '.join(FORMULAS)}: else pass n_components"
+            f"{near_hint(sketch, list(FORMULAS))}; known are {', '.join(FORMULAS)}: else pass n_components"
         )
     if sketch == "hadamard" and n_features is None:
         raise InvalidParameterError('sketch="hadamard" needs n_features for its number of components')
-    size, formula, theorem = min(FORMULAS[sketch](_Case(n_clusters, eps, delta, n_rows, n_features)))
+    size, formula, theorem = min(FORMULAS[sketch](n_clusters, eps, delta, n_rows, n_features))
     m = math.ceil(size)
     if n_features is not None and m >= n_features:
         return Bound("identity", n_features, "d", f"no sketch at all; {theorem} asks for {m:,}")
@@ -147,13 +135,12 @@ def _check(
         raise InvalidParameterError(f"n_clusters={n_clusters} and n_rows={n_rows}; needed: no more clusters than rows")
 
 
-def _projection(case: _Case) -> list[_Size]:
+def _projection(k: int, eps: float, delta: float, n: int | None, _: int | None) -> list[_Size]:
     """Gaussian, sign and sparse projections: Cohen et al. (2015) and Makarychev et al. (2019) for all partitions.
 
     Achlioptas (2003) gives the Johnson-Lindenstrauss lemma for all pairs of rows: a cluster's cost is a sum over its
     pairs. The lemma's constant stands in Makarychev et al.'s formula, too.
     """
-    k, eps, delta = case.k, case.eps, case.delta
     rate = eps**2 / 2 - eps**3 / 3
     found = [
         (
@@ -167,14 +154,14 @@ def _projection(case: _Case) -> list[_Size]:
             "Makarychev, Makarychev and Razenshteyn, STOC 2019",
         ),
     ]
-    if case.n_rows is not None:
-        pairs = max(1.0, 2 * math.log(max(2, case.n_rows**2) / delta) / rate)
+    if n is not None:
+        pairs = max(1.0, 2 * math.log(max(2, n**2) / delta) / rate)
         theorem = "Achlioptas, J. Comput. Syst. Sci. 66 (2003), theorem 1.1"
         found.append((pairs, "2 ln(n^2 / delta) / (eps^2 / 2 - eps^3 / 3)", theorem))
     return found
 
 
-def _countsketch(case: _Case) -> list[_Size]:
+def _countsketch(k: int, eps: float, delta: float, *_: int | None) -> list[_Size]:
     """One hashed sign a feature: Nelson and Nguyen (2013), theorem 3; for one cluster Liu et al. (2017), theorem 1.
 
     Of k + 1 rows with fewer than 1 / eps features each, every pair of rows is a partition into k clusters. Its cost is
@@ -182,39 +169,38 @@ def _countsketch(case: _Case) -> list[_Size]:
     probability delta / 2 at m = (k^2 + k) / (eps^2 delta). So many keep every squared length of a space of k dimensions
     within 1 +- eps. For a single cluster Liu et al.'s term with 6 is larger.
     """
-    k, eps, delta = case.k, case.eps, case.delta
     theorem = "Nelson and Nguyen, FOCS 2013, theorem 3; Liu, Shen and Tsang, NIPS 2017, theorem 1"
     return [(max(6, k * k + k) / (eps**2 * delta), "max(6, k^2 + k) / (eps^2 delta)", theorem)]
 
 
-def _hadamard(case: _Case) -> list[_Size]:
+def _hadamard(k: int, eps: float, delta: float, _: int | None, d: int | None) -> list[_Size]:
     """The subsampled randomized Hadamard transform: Boutsidis and Gittens (2013), for subspaces; d is padded."""
-    third, d = case.delta / 3, 1 << ((case.n_features or 1) - 1).bit_length()  # it holds but for 3 delta
-    root = math.sqrt(case.k) + math.sqrt(8 * math.log(d / third))
+    third, padded = delta / 3, 1 << ((d or 1) - 1).bit_length()  # it holds but for 3 delta
+    root = math.sqrt(k) + math.sqrt(8 * math.log(padded / third))
     formula = "6 (sqrt(k) + sqrt(8 ln(3 d / delta)))^2 ln(3 k / delta) / eps^2"
-    m = 6 * root**2 * math.log(case.k / third) / case.eps**2
+    m = 6 * root**2 * math.log(k / third) / eps**2
     return [(m, formula, "Boutsidis and Gittens, SIAM J. Matrix Anal. Appl. 34 (2013)")]
 
 
-def _svd(case: _Case) -> list[_Size]:
+def _svd(k: int, eps: float, _: float, n: int | None, __: int | None) -> list[_Size]:
     """Exact leading right singular vectors of all rows: Cohen et al. (2015), up to a constant; or n, the rank."""
-    found: list[_Size] = [(case.k / case.eps, "k / eps", "Cohen, Elder, Musco, Musco and Persu, STOC 2015")]
-    if case.n_rows is not None:
-        found.append((case.n_rows, "n", "the rank of n rows"))
+    found: list[_Size] = [(k / eps, "k / eps", "Cohen, Elder, Musco, Musco and Persu, STOC 2015")]
+    if n is not None:
+        found.append((n, "n", "the rank of n rows"))
     return found
 
 
-def _leverage(case: _Case) -> list[_Size]:
+def _leverage(k: int, eps: float, delta: float, *_: int | None) -> list[_Size]:
     """Draws by leverage scores of k singular vectors: Boutsidis et al. (2015), the best partition within 3 + eps.
 
     The constant is that of sampled singular vectors (Rudelson and Vershynin, J. ACM 54 (2007)).
     """
-    m = 4 * case.k * math.log(2 * case.k / case.delta) / case.eps**2
+    m = 4 * k * math.log(2 * k / delta) / eps**2
     theorem = "Boutsidis, Zouzias, Mahoney and Drineas, IEEE Trans. Inf. Theory 61 (2015)"
     return [(m, "4 k ln(2 k / delta) / eps^2", theorem)]
 
 
-FORMULAS: dict[str, Callable[[_Case], list[_Size]]] = {
+FORMULAS: dict[str, Callable[..., list[_Size]]] = {
     "countsketch": _countsketch,
     "signs": _projection,
     "gaussian": _projection,

@@ -24,8 +24,7 @@ from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.preparation import Preparation
-from streamkm.sketches import Sketch, SketchOptions
-from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch, sketch_names
+from streamkm.sketches import DATA_DEPENDENT, Sketch, SketchOptions, find_sketch, make_sketch, sketch_names
 from streamkm.sources.base import RowSource
 from streamkm.sources.prepared import PreparedRows
 from streamkm.stores.writer import StoredRows

@@ -20,7 +20,7 @@ from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import accelerated_lloyd
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.two_level import two_level_plusplus
-from streamkm.core.blas import ONE_BLAS_THREAD
+from streamkm.core.process import ONE_BLAS_THREAD
 from streamkm.engine import open_executor
 from tests.benchmarks import data as datasets
 from tests.benchmarks.measure import MissingPeerError, Row, Settings, run_child

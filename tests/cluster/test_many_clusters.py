@@ -28,8 +28,8 @@ from streamkm.cluster.seeding.init import local_search
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.seeding.split_merge import split_merge
 from streamkm.cluster.seeding.two_level import quotas_of, two_level_plusplus
-from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import ModelFileError
+from streamkm.core.process import ONE_BLAS_THREAD
 from streamkm.engine import open_executor
 from streamkm.engine.records import pack, unpack
 from streamkm.kernels.centers import reduced

@@ -14,8 +14,8 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.init import Streams, start_centers
 from streamkm.cluster.seeding.search_set import Pool
 from streamkm.cluster.seeding.two_level import SAMPLED, portions_of, search_portions
-from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import MemoryLimitError
+from streamkm.core.process import ONE_BLAS_THREAD
 from streamkm.engine import open_executor
 from tests.cluster.test_many_clusters import embeddings, objective
 from tests.planning.test_plan import UnreadSource, plan

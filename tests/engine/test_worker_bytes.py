@@ -21,7 +21,7 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import sketch_pass
-from streamkm.sketches.registry import make_sketch
+from streamkm.sketches import make_sketch
 from streamkm.sources import open_source
 from tests.dask_processes import Cluster, Relay, assert_same_bits, watched
 

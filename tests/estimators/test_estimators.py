@@ -32,8 +32,7 @@ from sklearn.utils.estimator_checks import (
 
 from streamkm import IncrementalKMeans, SketchOptions, StreamKernelKMeans, StreamKMeans, StreamkmError
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.sketches import PCASketch
-from streamkm.sketches.registry import sketch_names
+from streamkm.sketches import PCASketch, sketch_names
 from streamkm.sketches.sizing import FORMULAS
 from tests import naive
 from tests.dask_processes import assert_same_bits, watched

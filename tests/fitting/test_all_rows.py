@@ -11,7 +11,7 @@ from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.cluster.held_rows import Spill
 from streamkm.planning.process import AUTO_BYTES
-from streamkm.sketches.registry import DATA_DEPENDENT
+from streamkm.sketches import DATA_DEPENDENT
 from tests.children import chunks_read
 from tests.dask_processes import assert_same_bits
 from tests.fitting.test_sketch_fit import wide_rows

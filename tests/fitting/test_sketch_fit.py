@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
-from streamkm.sketches.registry import DATA_DEPENDENT
+from streamkm.sketches import DATA_DEPENDENT
 from tests.limits import limited
 from tests.passes.test_passes import CountingSource, StreamedSource, groups
 from tests.tables import cases

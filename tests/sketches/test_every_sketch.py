@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from streamkm.sketches import SKETCHES
-from streamkm.sketches.registry import make_sketch, oblivious_kinds, sketch_class
+from streamkm.sketches import SKETCHES, make_sketch, oblivious_kinds, sketch_class
 from tests.contracts import SketchContract, whole_numbers
 from tests.tables import cases
 

@@ -17,9 +17,8 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, M
 from streamkm.kernels.intrinsics.lanes import PIECE, TILE, products_of_nonzeros
 from streamkm.kernels.sketch import kernel_values
 from streamkm.sketches import FourierMap, GramFit, Kernel, KernelColumns, KernelMap, sketch_from_dict
-from streamkm.sketches.kernel_columns import KERNELS, working_landmarks
+from streamkm.sketches.kernel_columns import KERNELS, MANY, WIDE, working_landmarks
 from streamkm.sketches.kernel_map import inverse_root
-from streamkm.sketches.landmark_table import MANY, WIDE
 from tests import naive
 from tests.contracts import N_FEATURES, SketchContract, whole_numbers
 from tests.tables import cases

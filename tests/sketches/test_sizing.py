@@ -14,8 +14,7 @@ from threadpoolctl import threadpool_limits
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.sketches import CountSketch, LeverageSampling, RandomProjection, TruncatedSVDSketch
-from streamkm.sketches.registry import make_sketch
+from streamkm.sketches import CountSketch, LeverageSampling, RandomProjection, TruncatedSVDSketch, make_sketch
 from streamkm.sketches.sizing import FORMULAS, kernel_columns, nystroem_columns, sizing
 from streamkm.sketches.subspace import Subspace, fit_rows
 from tests import naive
