@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, astuple, dataclass, fields, replace
-from numbers import Integral
 from typing import Any, get_args
 
 import numpy as np
@@ -34,7 +33,7 @@ from streamkm.core.matrix import with_nan
 from streamkm.core.memory import trim_heap
 from streamkm.core.progress import Progress
 from streamkm.engine import Executor, local_executor, local_threads, open_executor, under_limit
-from streamkm.estimators.validation import check_value, drawn_seed, one_of
+from streamkm.estimators.validation import check_value, drawn_seed, integer, one_of
 from streamkm.fitting.context import check_clusters
 from streamkm.metrics.cluster_summary import plain
 from streamkm.metrics.clusters import mean_silhouette
@@ -45,11 +44,9 @@ from streamkm.passes.reader import Invalid, RowReader
 from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.memory_budget import planned_line_limit
-from streamkm.planning.plan import PlannedSketch
 from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.preparation import Preparation, check_preprocess
-from streamkm.reports.maps import COLOURS
 from streamkm.reports.report import check_matplotlib
 from streamkm.sketches import DATA_DEPENDENT, Sketch, SketchOptions, find_sketch, make_sketch
 from streamkm.sources import open_source
@@ -63,61 +60,34 @@ SAME_AGREEMENT = 0.05  # less than the best by which agreement still supports a 
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:
-    """Scores of one number of clusters.
-
-    Attributes
-    ----------
-    n_clusters : int
-    inertia : float
-        Sum of squared distances of the sampled rows to the means of their clusters.
-    silhouette, silhouette_error : float
-        Mean silhouette of up to 2,000 sampled rows, and its standard error; NaN for one cluster.
-    agreement : float
-        Adjusted Rand index of two labellings of the sampled rows, each by the centers of one half of them; NaN for one
-        cluster, and for more clusters than a half has rows.
-    seconds : float
-    """
+    """Scores of one number of clusters."""
 
     n_clusters: int
-    inertia: float
-    silhouette: float
+    inertia: float  # sum of squared distances of the sampled rows to the means of their clusters
+    silhouette: float  # mean of up to 2,000 sampled rows, and its standard error; NaN for one cluster
     silhouette_error: float
+    # adjusted Rand index of two labellings of the sampled rows, each by the centers of one half of them; NaN for one
+    # cluster, and for more clusters than a half has rows
     agreement: float
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class SweepResult(Lines):
-    """Scores of many numbers of clusters.
+    """Scores of many numbers of clusters."""
 
-    Attributes
-    ----------
-    rows : tuple of SweepRow
-        By number of clusters, ascending.
-    n_samples : int
-        Valid rows of the data.
-    n_sampled : int
-        Rows that were clustered and scored.
-    """
-
-    rows: tuple[SweepRow, ...]
-    n_samples: int
-    n_sampled: int
+    rows: tuple[SweepRow, ...]  # by number of clusters, ascending
+    n_samples: int  # valid rows of the data
+    n_sampled: int  # rows that were clustered and scored
 
     @property
     def best(self) -> int:
-        """The suggested number of clusters: the one with the highest silhouette, the fewest of equals.
-
-        Without silhouettes, the number with the lowest inertia.
-        """
+        """The suggested number of clusters: the highest silhouette, the fewest of equals; else the lowest inertia."""
         return max(self.rows, key=lambda row: (np.nan_to_num(row.silhouette, nan=-2.0), -row.inertia)).n_clusters
 
     @property
     def most_agreed(self) -> int | None:
-        """The number of clusters on which halves agree: `best` if they agree on it about as well as on any.
-
-        Else the number with the highest agreement, the most of equals; None without agreements.
-        """
+        """`best` if halves agree on it about as well as on any, else where they agree most; None without agreements."""
         agreed = {row.n_clusters: row.agreement for row in self.rows if np.isfinite(row.agreement)}
         highest = max(agreed.values(), default=0.0)
         if agreed.get(self.best, -1.0) >= highest - SAME_AGREEMENT:
@@ -159,55 +129,16 @@ class SweepResult(Lines):
         return "".join(",".join("" if each is None else str(each) for each in line) + "\n" for line in lines)
 
     def to_csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write `csv_text` to a file.
-
-        Parameters
-        ----------
-        path : path
-        overwrite : bool
-            Replace a file that is there, whatever it is.
-
-        Raises
-        ------
-        DiskFullError, OutputError
-            It exists, or cannot be written; the old file is as it was.
-        """
+        """Write `csv_text` to a file; without `overwrite` one that is there is refused. Raises OutputError."""
         text = self.csv_text().encode()
         replace_file(path, lambda file: file.write(text), len(text), overwrite=overwrite)
 
     def plot(self) -> Any:
-        """Draw inertia, silhouette and agreement by the number of clusters, the suggested one marked.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-
-        Raises
-        ------
-        MissingDependencyError
-            Without matplotlib.
-        """
+        """Draw inertia, silhouette and agreement by the number of clusters, the suggested one marked."""
         check_matplotlib()
-        from streamkm.reports.figures import TITLE, new_figure
+        from streamkm.reports.figures import plot_scores
 
-        figure, panels = new_figure("ABC", 10.0, 3.4)
-        ks, errors = [row.n_clusters for row in self.rows], [row.silhouette_error for row in self.rows]
-        for panel, name, title in (
-            (panels[0], "inertia", f"inertia a row, of {self.n_sampled:,} rows"),
-            (panels[1], "silhouette", "silhouette, with its standard error"),
-            (panels[2], "agreement", "agreement of two halves"),
-        ):
-            values = [getattr(row, name) / (self.n_sampled if name == "inertia" else 1) for row in self.rows]
-            panel.axvline(self.best, color=COLOURS[3], linestyle=":")
-            panel.errorbar(ks, values, errors if name == "silhouette" else None, color=COLOURS[0], marker=".")
-            panel.set_title(title, **TITLE)
-            panel.set_xlabel("clusters, k")
-            panel.locator_params(axis="x", integer=True, nbins=6)
-        panels[0].annotate(
-            f"k = {self.best:,}", (self.best, 0.94), xycoords=("data", "axes fraction"), xytext=(4, 0),
-            textcoords="offset points", color=COLOURS[3],
-        )  # fmt: skip
-        return figure
+        return plot_scores(self.rows, self.best, self.n_sampled)
 
 
 def sweep(
@@ -266,18 +197,25 @@ def sweep(
     >>> result.best, round(result.rows[-1].inertia, 6)
     (4, 0.0)
     """
-    wanted = wanted_clusters(n_clusters)
+    numbers = list(n_clusters) if isinstance(n_clusters, Iterable) else [n_clusters]
+    for k in numbers:
+        check_value("n_clusters", k, integer(1))
+    if not numbers:
+        raise InvalidParameterError("n_clusters is empty; needed: at least one integer from 1")
+    wanted = sorted({int(k) for k in numbers})
+    most = wanted[-1]
+    check_value("sample_rows", sample_rows, integer(most, or_auto=True), f" for up to {most:,} clusters")
+    n_rows = search_rows(most) if sample_rows == "auto" else int(sample_rows)
     check_value("metric", metric, one_of(get_args(Metric)))
     check_value("invalid", invalid, one_of(get_args(Invalid)))
     check_preprocess(preprocess)
-    n_rows, most = _sample_size(sample_rows, wanted[-1]), wanted[-1]
     stages = Progress(progress)
     given = open_source(X if invalid == "raise" else with_nan(X))
     preparation = Preparation.of(preprocess, given.feature_names, given.n_features, given.name)
     preparation = preparation.after_fill() if invalid == "mean" else preparation
     source = planned_rows(given, preparation)
     if source.n_rows is not None:
-        check_clusters(wanted[-1], source.n_rows)
+        check_clusters(most, source.n_rows)
     sketch, sizes = choose_sketch(source, SketchOptions(), most), (n_rows, min(n_rows, JUDGED_ROWS), most)
     plan = plan_sweep(source, sketch, *sizes, memory_limit=memory_limit, n_threads=local_threads(executor))
     reader = RowReader(
@@ -299,9 +237,14 @@ def sweep(
         with stages.stage("sample") as stage:
             read = sketch_pass(context, Gathered(rule), stage)
         trim_heap(plan.limit_bytes)
-        check_clusters(wanted[-1], read.n_valid)
+        check_clusters(most, read.n_valid)
         with stages.stage("sketch"):
-            scoring = _Scoring.of(here, read.sample, _made(sketch, sketching, read.sample, wanted[-1]))
+            sampled, m = read.sample.X, sketch.n_components
+            if sketch.sketch in DATA_DEPENDENT:
+                made = find_sketch(sketch.sketch, m, sketching, sampled[: pca_rows(sampled.shape[1], m)], most)
+            else:
+                made = make_sketch(sketch.sketch, m, sketching, sampled.shape[1])
+            scoring = _Scoring.of(here, read.sample, made)
         with stages.stage("sweep", len(wanted), "clusterings") as stage:
             rows = []
             for k in wanted:
@@ -354,33 +297,3 @@ class _Scoring:
             members = sp.csr_array((np.ones(len(labels)), (labels, np.arange(len(labels)))))
             explained = float(((members @ X).power(2).sum(axis=1) / np.maximum(counts, 1)).sum())
         return max(0.0, self.originals.total_d2norm() - explained)
-
-
-def wanted_clusters(n_clusters: int | Iterable[int]) -> list[int]:
-    """Every k once, ascending."""
-    given = list(n_clusters) if isinstance(n_clusters, Iterable) else [n_clusters]
-    for k in given:
-        if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
-            raise InvalidParameterError(f"n_clusters holds {k!r}; needed: integers from 1")
-    if not given:
-        raise InvalidParameterError("n_clusters is empty; needed: at least one integer from 1")
-    return sorted({int(k) for k in given})
-
-
-def _sample_size(sample_rows: Any, most_clusters: int) -> int:
-    """Number of rows to sample."""
-    if sample_rows == "auto":
-        return search_rows(most_clusters)
-    if isinstance(sample_rows, bool) or not isinstance(sample_rows, Integral) or sample_rows < most_clusters:
-        raise InvalidParameterError(
-            f'sample_rows={sample_rows!r} for up to {most_clusters:,} clusters; needed: as many, or "auto"'
-        )
-    return int(sample_rows)
-
-
-def _made(planned: PlannedSketch, seed: int, sample: Sample, n_clusters: int) -> Sketch:
-    """The sketch that was planned, found on the sample if it depends on rows."""
-    kind, m, X = planned.sketch, planned.n_components, sample.X
-    if kind not in DATA_DEPENDENT:
-        return make_sketch(kind, m, seed, X.shape[1])
-    return find_sketch(kind, m, seed, X[: pca_rows(X.shape[1], m)], n_clusters)

@@ -244,6 +244,28 @@ def plot_shares(drift: Drift) -> Figure:
     return figure
 
 
+def plot_scores(rows: Sequence[Any], best: int, n_rows: int) -> Figure:
+    """Draw inertia, silhouette and agreement of a sweep by the number of clusters, the suggested one marked."""
+    figure, panels = new_figure("ABC", 10.0, 3.4)
+    ks, errors = [row.n_clusters for row in rows], [row.silhouette_error for row in rows]
+    for panel, name, title in (
+        (panels[0], "inertia", f"inertia a row, of {n_rows:,} rows"),
+        (panels[1], "silhouette", "silhouette, with its standard error"),
+        (panels[2], "agreement", "agreement of two halves"),
+    ):
+        values = [getattr(row, name) / (n_rows if name == "inertia" else 1) for row in rows]
+        panel.axvline(best, color=COLOURS[3], linestyle=":")
+        panel.errorbar(ks, values, errors if name == "silhouette" else None, color=COLOURS[0], marker=".")
+        panel.set_title(title, **TITLE)
+        panel.set_xlabel("clusters, k")
+        panel.locator_params(axis="x", integer=True, nbins=6)
+    panels[0].annotate(
+        f"k = {best:,}", (best, 0.94), xycoords=("data", "axes fraction"), xytext=(4, 0),
+        textcoords="offset points", color=COLOURS[3],
+    )  # fmt: skip
+    return figure
+
+
 def _mark_events(panel: Axes, ids: Sequence[int], numbers: Floats, middle: Floats, lineage: Sequence[Event]) -> None:
     """Mark where bands begin and end after the first update; below the figure it says which mark is which."""
     where, when = {id_: place for place, id_ in enumerate(ids)}, {number: at for at, number in enumerate(numbers)}

@@ -239,8 +239,8 @@ def test_repeatable_whatever_the_threads(blobs):
     "arguments, message",
     [
         ({"n_clusters": []}, "n_clusters is empty"),
-        ({"n_clusters": [2, 0]}, "n_clusters holds 0; needed: integers from 1"),
-        ({"n_clusters": 2.5}, "n_clusters holds 2.5"),
+        ({"n_clusters": [2, 0]}, "n_clusters=0; needed: an integer from 1"),
+        ({"n_clusters": 2.5}, "n_clusters=2.5"),
         ({"n_clusters": [30], "sample_rows": 20}, "sample_rows=20 for up to 30 clusters"),
         ({"n_clusters": [3], "metric": "manhattan"}, "metric='manhattan'; needed: one of"),
         ({"n_clusters": [3], "invalid": "median"}, "invalid='median'; needed: one of 'raise', 'skip', 'mean'"),
