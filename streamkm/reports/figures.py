@@ -148,14 +148,11 @@ def draw_map(panel: Axes, places: ClusterMap, sizes: Floats, names: Mapping[int,
     panel.set_axis_off()
     if places.by_neighbours:
         panel.set_aspect("equal", adjustable="datalim")
-    if not len(places.points):
-        return
     points, labels, colours = places.points, places.labels, cluster_colours(sizes)
     areas = np.full(len(points), 14.0) if places.of_rows else 6 + 120 * sizes[labels] / max(sizes[labels].max(), 1)
     shown = np.argsort([colours[label] != GREY for label in labels], kind="stable")  # grey ones lie below the others
     x, y, shades = *points[shown].T, [colours[label] for label in labels[shown]]
     panel.scatter(x, y, c=shades, s=areas[shown], alpha=0.8, linewidths=0, rasterized=True)
-    panel.autoscale_view()
     panel.margins(0.06)
     panel.figure.canvas.draw()
     largest = np.argsort(-sizes, kind="stable")[: len(COLOURS)].tolist()
@@ -231,11 +228,10 @@ def plot_shares(drift: Drift) -> Figure:
     """Draw the shares of the largest clusters before and now, as paired bars."""
     shown = sorted(drift.clusters, key=lambda each: -max(each.share_before, each.share))[:MOST_PAIRS]
     figure, (panel,) = new_figure("A", 10.0, 4.2)
-    places = range(len(shown))
-    before, now = [each.share_before for each in shown], [each.share for each in shown]
-    panel.bar([place - 0.2 for place in places], before, 0.4, color=FAINT, label="before")
-    panel.bar([place + 0.2 for place in places], now, 0.4, color=COLOURS[0], label="now")
-    panel.set_xticks(list(places), [str(each.id) for each in shown])
+    places = np.arange(len(shown))
+    panel.bar(places - 0.2, [each.share_before for each in shown], 0.4, color=FAINT, label="before")
+    panel.bar(places + 0.2, [each.share for each in shown], 0.4, color=COLOURS[0], label="now")
+    panel.set_xticks(places, [str(each.id) for each in shown])
     panel.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
     panel.set_xlabel("cluster")
     more = f"; the {MOST_PAIRS} largest of {len(drift.clusters):,} clusters" if len(drift.clusters) > MOST_PAIRS else ""
@@ -248,21 +244,16 @@ def plot_scores(rows: Sequence[Any], best: int, n_rows: int) -> Figure:
     """Draw inertia, silhouette and agreement of a sweep by the number of clusters, the suggested one marked."""
     figure, panels = new_figure("ABC", 10.0, 3.4)
     ks, errors = [row.n_clusters for row in rows], [row.silhouette_error for row in rows]
-    for panel, name, title in (
-        (panels[0], "inertia", f"inertia a row, of {n_rows:,} rows"),
-        (panels[1], "silhouette", "silhouette, with its standard error"),
-        (panels[2], "agreement", "agreement of two halves"),
-    ):
+    titles = f"inertia a row, of {n_rows:,} rows", "silhouette, with its standard error", "agreement of two halves"
+    for panel, name, title in zip(panels, ("inertia", "silhouette", "agreement"), titles, strict=True):
         values = [getattr(row, name) / (n_rows if name == "inertia" else 1) for row in rows]
         panel.axvline(best, color=COLOURS[3], linestyle=":")
         panel.errorbar(ks, values, errors if name == "silhouette" else None, color=COLOURS[0], marker=".")
         panel.set_title(title, **TITLE)
         panel.set_xlabel("clusters, k")
         panel.locator_params(axis="x", integer=True, nbins=6)
-    panels[0].annotate(
-        f"k = {best:,}", (best, 0.94), xycoords=("data", "axes fraction"), xytext=(4, 0),
-        textcoords="offset points", color=COLOURS[3],
-    )  # fmt: skip
+    place = ((best, 0.94), (4, 0), ("data", "axes fraction"), "offset points")
+    panels[0].annotate(f"k = {best:,}", *place, color=COLOURS[3])
     return figure
 
 

@@ -38,8 +38,6 @@ _HEADS = {  # of the table of clusters: what it is called, and what it says
 }
 _APART, _OVERLAP = 0.5, 0.25  # silhouettes from which, and below which, clusters are told to be apart and to overlap
 
-Card = tuple[str, str, str, str]  # head, value, text, and the definition
-
 
 def render(template: str, **values: Any) -> str:
     """Fill in a template of `streamkm.reports`; jinja2's UndefinedError names a value that it lacks."""
@@ -69,8 +67,7 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
     KeyError, UndefinedError: if something is missing.
     """
     by_words, result = bool(facts.get("by_words")), facts["result"]
-    counts, n_iter = result["counts"], result["n_iter"]
-    distortion = "not measured" if result["distortion"] is None else _number(result["distortion"])
+    counts = result["counts"]
     total, order = sum(counts) or 1, sorted(range(len(counts)), key=lambda cluster: -counts[cluster])
     clusters = facts.get("clusters") or [
         {"cluster": cluster, "size": counts[cluster], "share": counts[cluster] / total} for cluster in order
@@ -88,16 +85,6 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
         clusters=clusters[:_MOST_ROWS],
         colours=cluster_colours(counts),
         labels=result.get("ids") or range(len(counts)),
-        stages=[
-            (stage["name"], f"{stage['seconds']:.2f}", f"{stage['rows']:,}", f"{stage['read_bytes']:,}")
-            for stage in facts["stages"]
-        ],
-        numbers=[
-            ("components of the sketch", f"{result['n_components']:,}"),
-            ("objective in the sketch over that in the original space", distortion),
-            ("iterations of the last stage", "not known" if n_iter is None else f"{n_iter:,}"),
-            ("seed", result.get("seed")),
-        ],
         parameters=[(name, json.dumps(value)) for name, value in facts["parameters"].items()],
     )
 
@@ -155,8 +142,8 @@ def _cautions(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"Lloyd's algorithm stopped before convergence, after {result['n_iter']:,} iterations: raise max_iter"
 
 
-def _cards(result: Mapping[str, Any]) -> Iterator[Card]:
-    """How good it is: numbers and their definitions."""
+def _cards(result: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """How good it is: head, value, text and definition of each number."""
     explained, error, simplified = (result.get(n) for n in ("explained", "silhouette_error", "simplified_silhouette"))
     if explained is not None:
         yield "explained variance", f"{explained:.1%}", "", "share of the total variance; 100%: rows are their centers"
