@@ -86,7 +86,7 @@ def sketch_class(kind: str) -> type[SketchAnswers]:
     """The class that answers for sketches of a name, before one is made."""
     if kind == "leverage":
         return FeatureSelection
-    return SKETCHES.get(kind, SketchAnswers)  # type: ignore[type-abstract] # of somebody else's, all is as usual
+    return SKETCHES.get(kind, SketchAnswers)  # those of others answer as usual
 
 
 def make_sketch(kind: str, n_components: int, seed: int, n_features: int | None) -> Sketch:
