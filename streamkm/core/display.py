@@ -15,6 +15,7 @@ _USER = re.compile(r"(?<=://)[^/?#]*@")  # greedy: passwords may hold an @
 # of one URL of a chain; what stands behind # or ; is one where it has values, else part of a name
 _QUERY = re.compile(r"(?:\?|[#;](?=[^:/#;]*=)).*?(?=::|\Z)", re.DOTALL)
 _VALUE = re.compile(r"(?P<name>[^?#&;=]+=)?(?P<value>[^?#&;]+)")
+_LEFT = "text-align:left"
 
 
 def displayed(text: str) -> str:
@@ -45,23 +46,8 @@ def without_secrets(text: str) -> str:
     return _URL.sub(lambda found: masked(found[0]), text) if "://" in text else text
 
 
-class Shown:
-    """Base of values that IPython prints, and notebooks show, as ``str`` gives them: lines are not broken."""
-
-    __slots__ = ()
-
-    def __init_subclass__(cls) -> None:
-        cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign] # else IPython prefers the class's repr
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002
-        printer.text(str(self))
-
-    def _repr_html_(self) -> str:
-        return f'<pre style="white-space:pre;overflow-x:auto">{html.escape(str(self))}</pre>'
-
-
-class Lines(Shown):
-    """Base of values that print as labels and texts."""
+class Lines:
+    """What prints as labels and texts, and is shown so by notebooks: a class with a method `lines`."""
 
     __slots__ = ()
 
@@ -69,8 +55,22 @@ class Lines(Shown):
         """Label and text, for people."""
         raise NotImplementedError
 
+    def __init_subclass__(cls) -> None:
+        cls._repr_pretty_ = Lines._repr_pretty_  # type: ignore[method-assign] # else IPython prefers the class's repr
+
     def __str__(self) -> str:
         return aligned(self.lines())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002
+        """Print so in IPython."""
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        rows = (
+            f'<tr><th style="{_LEFT}">{html.escape(label)}</th><td style="{_LEFT}">{html.escape(text)}</td></tr>'
+            for label, text in self.lines()
+        )
+        return f"<table>{''.join(rows)}</table>"
 
 
 def aligned(pairs: Iterable[tuple[str, str]]) -> str:

@@ -5,12 +5,13 @@ Nothing is computed here: `clusters` and `drift` do that.
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from streamkm.core.display import Shown, columns_text
+from streamkm.core.display import columns_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Reason = Literal["share", "mean", "novel", "new"]
+_STYLE = "max-width:40em;text-align:left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterSummary(Shown):
+class ClusterSummary:
     """All clusters, the largest first. Prints as a table; notebooks show it as one."""
 
     rows: tuple[ClusterRow, ...]
@@ -155,6 +157,22 @@ class ClusterSummary(Shown):
         if measured and all(row.simplified_silhouette is None for row in self.rows):
             notes.append("no simplified silhouettes: of so many clusters, second nearest centers are not looked for")
         return [*notes, *(f"caution: {each}" for each in self.cautions)]
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002
+        """Print so in IPython."""
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        head, cells = self.table()
+        lines = [html_line(head, "th")]
+        for line, row in zip(cells, self.rows, strict=True):
+            lines.append(html_line(line, "td"))
+            for each in row.typical:
+                if each.text is not None:
+                    text = html.escape(f"{each}: {each.text}")
+                    lines.append(f'<tr><td></td><td colspan="{len(head) - 1}" style="{_STYLE}">{text}</td></tr>')
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes())
+        return f"<table>{''.join(lines)}</table>{notes}"
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Heads and cells of the table, as text; columns that say nothing are left out."""
@@ -234,3 +252,9 @@ def plain(value: Any) -> Any:
 def blank_text(n_blank: int, *, by_words: bool) -> str:
     """How many rows have nothing in them, for people."""
     return f"{n_blank:,} {'row' if n_blank == 1 else 'rows'} without any {'word' if by_words else 'value'}"
+
+
+def html_line(cells: Sequence[str], tag: str) -> str:
+    """Cells as a row of a table for notebooks; the last one stands to the left."""
+    styles = ["", *([""] * (len(cells) - 2)), f' style="{_STYLE}"']
+    return f"<tr>{''.join(f'<{tag}{s}>{html.escape(c)}</{tag}>' for c, s in zip(cells, styles, strict=True))}</tr>"

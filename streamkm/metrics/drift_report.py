@@ -5,14 +5,15 @@ Nothing is computed here: `drift` and the update do that.
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from streamkm.cluster.tracking.transition import Event
-from streamkm.core.display import Lines, Shown, columns_text
-from streamkm.metrics.cluster_summary import ClusterDrift, Moved, number_text, plain, weight_text
+from streamkm.core.display import Lines, columns_text
+from streamkm.metrics.cluster_summary import ClusterDrift, Moved, html_line, number_text, plain, weight_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -48,7 +49,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift(Shown):
+class Drift:
     """How new rows differ from those of before."""
 
     verdict: Verdict  # {"too few updates", "stable", "shifted", "fit again"}
@@ -85,7 +86,10 @@ class Drift(Shown):
         return [number for each in self.figures for number in (each.value, each.units)]
 
     def __str__(self) -> str:
-        return "\n".join([self.sentence(), *table_lines(self.clusters)])
+        return f"{self.sentence()}\n{table_text(self.clusters)}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(self.sentence())}</p>{table_html(self.clusters)}"
 
     def most_changed(self, most: int) -> tuple[ClusterDrift, ...]:
         """At most so many clusters: those with the most reasons first, then those whose share changed most."""
@@ -176,9 +180,15 @@ class Update(Lines):
         told = Lines.__str__(self)
         if self.drift is None:
             return told
-        more = len(self.drift.clusters) - MOST_SHOWN
-        left_out = [f"and {more:,} clusters that changed less"] if more > 0 else []
-        return "\n".join([told, "", *table_lines(self.drift.most_changed(MOST_SHOWN)), *left_out])
+        table = table_text(self.drift.most_changed(MOST_SHOWN))
+        return "\n".join([told, "", table, *self._left_out(self.drift)])
+
+    def _repr_html_(self) -> str:
+        told = Lines._repr_html_(self)
+        if self.drift is None:
+            return told
+        left_out = "".join(f"<p>{html.escape(text)}</p>" for text in self._left_out(self.drift))
+        return f"{told}{table_html(self.drift.most_changed(MOST_SHOWN))}{left_out}"
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""
@@ -254,6 +264,10 @@ class Update(Lines):
         told = "; ".join(f"{each.feature} {each.now:.4g}, {each.before:.4g} in all rows" for each in traits)
         return f"cluster {event.id} {words[event.event]}{f' ({told})' if told else ''}"
 
+    def _left_out(self, drift: Drift) -> list[str]:
+        more = len(drift.clusters) - MOST_SHOWN
+        return [f"and {more:,} clusters that changed less"] if more > 0 else []
+
 
 def cells_of(cluster: ClusterDrift) -> tuple[str, ...]:
     """The line of a cluster in the table, as text."""
@@ -272,6 +286,11 @@ def _apart(before: float, now: float) -> str:
     return f"{before:.{digits}g} to {now:.{digits}g}"
 
 
-def table_lines(clusters: Sequence[ClusterDrift]) -> list[str]:
-    """The table of clusters, a line for each below the heads of the columns."""
-    return columns_text([HEAD, *map(cells_of, clusters)])
+def table_text(clusters: Sequence[ClusterDrift]) -> str:
+    """A line of text for each cluster, below the heads of the columns."""
+    return "\n".join(columns_text([HEAD, *map(cells_of, clusters)]))
+
+
+def table_html(clusters: Sequence[ClusterDrift]) -> str:
+    """The table for notebooks."""
+    return f"<table>{html_line(HEAD, 'th')}{''.join(html_line(cells_of(each), 'td') for each in clusters)}</table>"

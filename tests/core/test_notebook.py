@@ -50,7 +50,7 @@ def test_stages_are_shown_below_the_cell(tmp_path, monkeypatch):
     last = [data for data in shown if data["text/plain"].startswith("assign")][-1]
     assert "<progress value=" in last["text/html"]
     (result,) = [each["content"]["data"] for each in seen if each["msg_type"] == "execute_result"]
-    assert result["text/html"].startswith("<pre ")
+    assert result["text/html"].startswith("<table>")
     assert result["text/plain"].split()[:3] == ["cluster", "size", "share"]
     seed = [data for data in shown if data["text/plain"].startswith("seed")][-1]
     assert "chunks" not in seed["text/plain"]  # it counts none
@@ -59,6 +59,6 @@ def test_stages_are_shown_below_the_cell(tmp_path, monkeypatch):
         assert kind in ends[code], code
         assert "(source=" not in ends[code]["text/plain"], code
     plan = ends["kmeans.plan_"]
-    assert "\npasses " in plan["text/html"]
+    assert '<th style="text-align:left">passes</th>' in plan["text/html"]
     assert plan["text/plain"].splitlines()[0].split() == ["data", "X.npy"]
     assert not any(each["msg_type"] == "stream" for each in seen)

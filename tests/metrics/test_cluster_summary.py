@@ -59,7 +59,7 @@ def test_it_is_read_as_text_table_and_values():
     assert len(lines) == 3
     assert "miles" in lines[2] or "fare" in lines[2]
     assert "tip" not in str(summary)
-    assert summary._repr_html_().count("\n") == 2
+    assert summary._repr_html_().count("<tr>") == 3
     frame = summary.to_pandas()
     assert frame.loc[[row.cluster for row in summary.rows], "size"].tolist() == [row.size for row in summary.rows]
     assert json.loads(json.dumps(summary.to_dicts()))[0]["traits"][0]["feature"] in ("fare", "miles")
@@ -181,7 +181,7 @@ def test_of_thousands_of_clusters_no_silhouettes_are_told():
     assert {row.simplified_silhouette for row in found.rows} == {None}
     assert "simplified silhouette" not in str(found).splitlines()[0]
     assert str(found).splitlines()[-1].startswith("no simplified silhouettes: ")
-    assert "no simplified silhouettes" in found._repr_html_()
+    assert "<p>no simplified silhouettes" in found._repr_html_()
     assert all(row.mean_distance >= 0 for row in found.rows)
     assert summarize(model)["result"].get("simplified_silhouette") is None
 
