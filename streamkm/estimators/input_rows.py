@@ -44,7 +44,6 @@ from streamkm.sources.frames import (
 )
 from streamkm.sources.memory.arrays import open_array
 from streamkm.sources.memory.iterables import IterableSource
-from streamkm.sources.open import store_of
 
 _ENCODE = 'a frame X as open_source(X, categories="onehot")'
 
@@ -202,11 +201,8 @@ def described(source: RowSource) -> dict[str, Any]:
 def open_weighted(
     estimator: Any, X: Any, sample_weight: Any, *, reset: bool | None, ids: bool = False
 ) -> tuple[RowSource, Weights]:
-    """Open X, and the weights of its rows; those of a sketch store where none are given."""
+    """Open X, and the weights of its rows."""
     source = open_rows(estimator, X, reset=reset, ids=ids)
-    stored = store_of(source)
-    if stored is not None and stored.info.weighted and sample_weight is None:
-        sample_weight = stored.weights()
     weights = check_weights(sample_weight)
     weights.check_rows(source.n_rows, source.name)
     return source, weights

@@ -7,7 +7,6 @@ Layout in a Zarr v3 group::
 
     zarr.json              attribute "streamkm_store": a `StoreInfo`, and its digest
     parts/0/X              an array (n, m), or a group of CSR arrays as AnnData writes them: data, indices, indptr
-    parts/0/weights        float64 (n,), if rows have weights
     parts/0/checksums/X    uint32, CRC-32 of the decoded bytes of each storage chunk of X (or data, indices, indptr)
     sketch/mean            an array that the sketch needs, or that steps have found: steps_shift0, steps_factor0, ...
 
@@ -51,7 +50,7 @@ class PartInfo:
 
     number: int  # of the group below ``parts``
     n_rows: int
-    # CRC-32 of the checksums of each array: of X, or data, indices and indptr; and of weights
+    # CRC-32 of the checksums of each array: of X, or data, indices and indptr
     checksums: dict[str, int]
 
 
@@ -65,7 +64,6 @@ class StoreInfo:
     n_components: int
     n_features: int
     metric: Literal["euclidean", "cosine"]  # "cosine": the rows were of unit length when they were sketched
-    weighted: bool  # whether rows have weights
     sketch: dict[str, Any]  # as its `to_dict` gives it
     sketch_checksums: dict[str, int]  # CRC-32 of the arrays that it needs besides, and of those that steps have found
     parts: tuple[PartInfo, ...]
@@ -97,6 +95,7 @@ class StoreInfo:
             is_whole = version not in FORMATS or _digest(attributes) == digest
             if version in FORMATS and is_whole:
                 parts = tuple(PartInfo(**part) for part in attributes.pop("parts"))
+                attributes.pop("weighted", None)  # what stores said before, whose rows had no weights either
                 inputs, steps = tuple(attributes.pop("inputs")), tuple(attributes.pop("steps", ()))
                 return cls(**attributes, parts=parts, inputs=inputs, steps=steps)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -145,17 +144,8 @@ class StoreSource(PartsSource):
             "of features": f"{self.info.n_features:,}",
             **({"preprocess": ", ".join(self.info.steps)} if self.info.steps else {}),
             "metric": self.info.metric,
-            "weights": "yes" if self.info.weighted else "no",
             **details,
         }
-
-    def weights(self) -> NDArray[np.float64]:
-        """Weights of the rows (n,); (0,) where they have none."""
-        if not self.info.weighted:
-            return np.empty(0, np.float64)
-        root = open_root(self.path)
-        arrays = [_checked(root, self.path, part, "weights") for part in self.info.parts]
-        return np.concatenate([array.read(0, array.shape[0]) for array in arrays])
 
     def sketch_arrays(self) -> dict[str, NDArray[Any]]:
         """Arrays that the sketch needs besides `StoreInfo.sketch`, by the names of its constructor's arguments."""

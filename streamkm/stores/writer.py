@@ -18,7 +18,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec
 
-from streamkm.cluster.rows import NO_WEIGHTS, merged
+from streamkm.cluster.rows import merged
 from streamkm.cluster.sampling.row_sample import as_block_matrix
 from streamkm.core.atomic_io import (
     REPLACED,
@@ -29,7 +29,7 @@ from streamkm.core.atomic_io import (
     working_directory,
     writing,
 )
-from streamkm.core.exceptions import InvalidInputError, OutputError, StoreError
+from streamkm.core.exceptions import InvalidInputError, OutputError
 from streamkm.core.locks import Lock
 from streamkm.core.matrix import Matrix, raw
 from streamkm.core.progress import Stage
@@ -45,7 +45,7 @@ from streamkm.stores.compatibility import check_new, check_sketch, check_steps_o
 
 STORED_COPIES = 4  # of a sketched chunk: made, gathered, compressed, written
 CHUNK_BYTES = 2 << 20  # of a storage chunk, decoded
-_OF_A_STORE, _OF_A_PART = r"zarr\.json|parts|sketch|\.?zarr\..*\.partial", r"zarr\.json|X|weights|checksums"
+_OF_A_STORE, _OF_A_PART = r"zarr\.json|parts|sketch|\.?zarr\..*\.partial", r"zarr\.json|X|checksums"
 
 
 def write_store(
@@ -55,14 +55,13 @@ def write_store(
     executor: Executor,
     stage: Stage,
     *,
-    weights: NDArray[np.float64] = NO_WEIGHTS,
     overwrite: bool = False,
 ) -> StoreSource:
     """Sketch all rows of a source into a new store; one pass. The directory appears when it is complete.
 
-    `reader`: its metric becomes the store's. Rows that it skips become rows of NaN. `weights`: float64 (n,) or (0,).
-    `overwrite`: replace a store that is there. Raises OutputError, DiskFullError: it exists, or cannot be written;
-    InvalidInputError, SourceError: as reading the source; also no rows, or another number of weights.
+    `reader`: its metric becomes the store's. Rows that it skips become rows of NaN. `overwrite`: replace a store that
+    is there. Raises OutputError, DiskFullError: it exists, or cannot be written; InvalidInputError, SourceError: as
+    reading the source; also no rows.
     """
     preparation = reader.source.prepared_by
     check_store_place(path, overwrite=overwrite)
@@ -76,14 +75,13 @@ def write_store(
                 zarr.create_group(str(place / group))
             for name, values in arrays.items():
                 _create_array(place / "sketch" / name, values, len(values))
-        part, kind, width = _write_part(context, stage, place / "parts" / "0", 0, sketch, None, weights)
+        part, kind, width = _write_part(context, stage, place / "parts" / "0", 0, sketch, None)
         info = StoreInfo(
             kind,
             part.n_rows,
             sketch.n_components,
             width,
             reader.metric,
-            len(weights) > 0,
             sketch.to_dict(),
             {name: zlib.crc32(raw(values)) for name, values in arrays.items()},
             (part,),
@@ -106,19 +104,12 @@ def check_store_place(path: str | os.PathLike[str], *, overwrite: bool) -> None:
         StoreInfo.read(target)
 
 
-def append_rows(
-    path: str | os.PathLike[str],
-    reader: RowReader,
-    executor: Executor,
-    stage: Stage,
-    *,
-    weights: NDArray[np.float64] = NO_WEIGHTS,
-) -> StoreSource:
+def append_rows(path: str | os.PathLike[str], reader: RowReader, executor: Executor, stage: Stage) -> StoreSource:
     """Sketch the rows of a source onto the end of a store; one pass over the source, none over the store.
 
-    `reader`: of the source, prepared as the store's rows were (`prepared_as`). `weights`: needed if and only if the
-    store's rows have weights. Raises StoreError: another metric, other steps or another number of features than the
-    store's, or a file that is in it already; InUseError: another process changes the store; else as `write_store`.
+    `reader`: of the source, prepared as the store's rows were (`prepared_as`). Raises StoreError: another metric, other
+    steps or another number of features than the store's, or a file that is in it already; InUseError: another process
+    changes the store; else as `write_store`.
     """
     target = Path(os.path.realpath(path))
     StoreInfo.read(target)
@@ -131,17 +122,12 @@ def append_rows(
         check_steps_of(store, () if preparation is None else preparation.steps)
         check_width(store, reader.source.original)
         check_new(store, fingerprint(reader.source))
-        if (len(weights) > 0) != info.weighted:
-            raise StoreError(
-                f"{store.path} has {'' if info.weighted else 'no '}weights; rows to be added need "
-                f"{'some' if info.weighted else 'none'}, too"
-            )
         number = 1 + max(part.number for part in info.parts)
         place = target / "parts" / str(number)  # a killed process may have left one there
         check_new_directory(place, _OF_A_PART, overwrite=True)
         with working_directory(place) as work, named(work, target):
             context = PassContext(executor=executor, reader=reader)
-            part, _, width = _write_part(context, stage, work / "part", number, sketch, info.kind, weights)
+            part, _, width = _write_part(context, stage, work / "part", number, sketch, info.kind)
             replace_tree(work / "part", place, work / REPLACED)
         n_rows = info.n_rows + part.n_rows
         parts, inputs = (*info.parts, part), (*info.inputs, _input(reader, info.n_rows, n_rows, width))
@@ -165,13 +151,7 @@ def _input(reader: RowReader, start: int, stop: int, width: int) -> dict[str, An
 
 
 def _write_part(
-    context: PassContext,
-    stage: Stage,
-    directory: Path,
-    number: int,
-    sketch: Sketch,
-    kind: Any,
-    weights: NDArray[np.float64],
+    context: PassContext, stage: Stage, directory: Path, number: int, sketch: Sketch, kind: Any
 ) -> tuple[PartInfo, Any, int]:
     """Write what a pass makes of a source into a part; give the part, its kind, and the width of the rows read."""
     writer, width, source = None, 1, context.reader.source
@@ -183,9 +163,7 @@ def _write_part(
     if writer is None or not writer.n_rows:
         raise InvalidInputError(f"{source.name} has no rows; needed: at least 1")
     stage.rows = writer.n_rows
-    if len(weights) not in (0, writer.n_rows):
-        raise InvalidInputError(f"sample_weight has {len(weights):,} values; {source.name} has {writer.n_rows:,} rows")
-    return PartInfo(number, writer.n_rows, writer.finish(weights)), kind, source.n_features or width
+    return PartInfo(number, writer.n_rows, writer.finish()), kind, source.n_features or width
 
 
 class _PartWriter:
@@ -219,17 +197,14 @@ class _PartWriter:
                 self._nnz += int(X.indptr[-1])
         self.n_rows += X.shape[0]
 
-    def finish(self, weights: NDArray[np.float64]) -> dict[str, int]:
-        """Complete the part, whose rows may have weights; give the checksums of its checksums."""
+    def finish(self) -> dict[str, int]:
+        """Complete the part; give the checksums of its checksums."""
         found = {}
         with writing(self._directory):
             if "X" not in self._arrays:
                 shape = [self.n_rows, self._n_components]
                 encoding: dict[str, Any] = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": shape}
                 zarr.open_group(str(self._directory / "X"), mode="r+").attrs.update(encoding)
-            if len(weights):
-                self._arrays["weights"] = _GrowingArray(self._directory / "weights", np.dtype(np.float64))
-                self._arrays["weights"].add(weights)
             zarr.create_group(str(self._directory / "checksums"))
             for name, array in self._arrays.items():
                 checksums = array.finish()

@@ -12,7 +12,6 @@ import pytest
 import zarr
 from zarr.codecs import BloscCodec, BytesCodec, GzipCodec
 
-from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import SourceError
 from streamkm.core.progress import Stage
 from streamkm.engine import open_executor
@@ -22,7 +21,7 @@ from streamkm.stores.writer import write_store
 from tests.children import reader_of
 from tests.sources.matrices import dense_matrix, sparse_matrix
 
-ARRAYS = {"dense": ("X", "weights"), "sparse": ("X/data", "X/indices", "X/indptr", "weights")}
+ARRAYS = {"dense": ("X",), "sparse": ("X/data", "X/indices", "X/indptr")}
 CODECS = {
     "zstd": {"compressors": BloscCodec(cname="zstd", clevel=1, shuffle="shuffle", typesize=4)},  # as once written
     "bitshuffle": {"compressors": BloscCodec(cname="lz4", shuffle="bitshuffle", typesize=4)},
@@ -41,10 +40,10 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr("streamkm.stores.writer.CHUNK_BYTES", 200)
 
 
-def make(path, X, sketch=None, weights=NO_WEIGHTS):
+def make(path, X, sketch=None):
     sketch = CountSketch(300, 5) if sketch is None else sketch
     with open_executor(1) as executor:
-        return write_store(path, reader_of(X, chunk_bytes=500), sketch, executor, Stage("s"), weights=weights)
+        return write_store(path, reader_of(X, chunk_bytes=500), sketch, executor, Stage("s"))
 
 
 @pytest.fixture(params=["dense", "sparse"])
@@ -52,7 +51,7 @@ def stored(request, tmp_path, monkeypatch):
     if request.param == "dense":
         monkeypatch.setattr("streamkm.stores.writer.CHUNK_BYTES", 4 * 1200)  # four rows
     X = dense_matrix() if request.param == "dense" else sparse_matrix()
-    make(tmp_path / "s", X, weights=np.arange(1.0, X.shape[0] + 1))
+    make(tmp_path / "s", X)
     return request.param, tmp_path / "s"
 
 
@@ -83,7 +82,7 @@ class TestValues:
     def test_are_those_that_zarr_reads(self, stored, monkeypatch):
         kind, path = stored
         source = open_source(path)
-        for name, array in zip(ARRAYS[kind], arrays_of(source), strict=False):
+        for name, array in zip(ARRAYS[kind], arrays_of(source), strict=True):
             wanted = zarr.open_array(path / "parts/0" / name, mode="r")[:]
             unit = array.unit_rows
             assert len(wanted) % unit, "the last storage chunk is to be cut short"
@@ -99,7 +98,6 @@ class TestValues:
                 for got in (out, array.read(start, stop), pickle.loads(pickle.dumps(array)).read(start, stop)):
                     assert got.dtype == wanted.dtype
                     np.testing.assert_array_equal(got, wanted[start:stop])
-        np.testing.assert_array_equal(source.weights(), zarr.open_array(path / "parts/0/weights", mode="r")[:])
 
     @pytest.mark.parametrize("codec", CODECS)
     def test_of_other_settings_of_blosc(self, tmp_path, monkeypatch, codec):

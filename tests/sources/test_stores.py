@@ -11,7 +11,6 @@ import pytest
 import scipy.sparse as sp
 import zarr
 
-from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.core.progress import Stage
 from streamkm.engine import open_executor
@@ -27,10 +26,10 @@ from tests.sources.matrices import dense_matrix, sparse_matrix
 from tests.tables import cases, slow_but
 
 
-def make(path, X, sketch, *more, weights=NO_WEIGHTS):
+def make(path, X, sketch, *more):
     """A store of X, and of `more` added to it, in small storage chunks."""
     with open_executor(2) as executor:
-        found = write_store(path, reader_of(X, chunk_bytes=500), sketch, executor, Stage("s"), weights=weights)
+        found = write_store(path, reader_of(X, chunk_bytes=500), sketch, executor, Stage("s"))
         for rows in more:
             found = append_rows(path, reader_of(rows, chunk_bytes=500), executor, Stage("s"))
     return found
@@ -67,7 +66,7 @@ class TestStores(SourceContract):
 @pytest.fixture
 def stored(tmp_path):
     """A store of sparse rows with many storage chunks."""
-    return make(tmp_path / "s.zarr", sparse_matrix(), CountSketch(300, 5), weights=np.arange(1.0, 54))
+    return make(tmp_path / "s.zarr", sparse_matrix(), CountSketch(300, 5))
 
 
 def read_all(source):
@@ -98,7 +97,6 @@ class TestWhatItSays:
         assert (entry["rows"], entry["features"], entry["exact"]) == ([0, 53], [0, 31], True)
         assert entry["source"] == fingerprint(open_source(sparse_matrix()))
         assert stored.details()["sketch"] == "countsketch, n_components 300, seed 5, nnz_per_feature 1"
-        np.testing.assert_array_equal(stored.weights(), np.arange(1.0, 54))
 
     def test_one_of_another_format_is_refused(self, stored, tmp_path):
         root = tmp_path / "s.zarr" / "zarr.json"
@@ -127,9 +125,9 @@ class TestWhatItSays:
             StoreInfo.read(tmp_path)
 
 
-ARRAYS = ("X/data", "X/indices", "X/indptr", "weights")
+ARRAYS = ("X/data", "X/indices", "X/indptr")
 HARMS = ("flipped", "short", "missing", "swapped")
-EACH_ONCE = list(zip(ARRAYS, HARMS, strict=True))
+EACH_ONCE = list(zip((*ARRAYS, "X/data"), HARMS, strict=True))
 
 
 class TestDamage:
@@ -147,7 +145,7 @@ class TestDamage:
             file.write_bytes(file.with_name("0").read_bytes())
         source = open_source(tmp_path / "s.zarr")
         with pytest.raises(SourceError, match=f"storage chunk 1 of .*/parts/0/{array} is .*: {file}: ") as caught:
-            source.weights() if array == "weights" else read_all(source)
+            read_all(source)
         assert ("is missing" in str(caught.value)) == (how == "missing")
 
     def test_of_checksums(self, stored, tmp_path):

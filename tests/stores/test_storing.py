@@ -15,7 +15,6 @@ import zarr
 from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans
-from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import (
     InUseError,
     InvalidInputError,
@@ -146,18 +145,6 @@ class TestWriting:
         source = do(write_store, tmp_path / "s", X, SKETCH, reader={"chunk_bytes": 3000, "metric": "cosine"})
         norms = np.linalg.norm(dense(X), axis=1, keepdims=True)
         np.testing.assert_allclose(stored_rows(source), sketched(dense(X) / np.where(norms > 0, norms, 1)), atol=1e-6)
-
-    def test_weights(self, tmp_path):
-        X, weights = matrix("sparse"), np.linspace(0, 2, 120)
-        source = do(write_store, tmp_path / "s", X, SKETCH, weights=weights)
-        np.testing.assert_array_equal(source.weights(), weights)
-        with pytest.raises(StoreError, match="has weights; rows to be added need some, too"):
-            do(append_rows, tmp_path / "s", X)
-        source = do(append_rows, tmp_path / "s", X[:5], weights=weights[:5])
-        np.testing.assert_array_equal(source.weights(), np.concatenate([weights, weights[:5]]))
-        with pytest.raises(InvalidInputError, match="sample_weight has 7 values; sparse matrix has 120 rows"):
-            do(write_store, tmp_path / "t", X, SKETCH, weights=np.ones(7))
-        assert not (tmp_path / "t").exists()
 
     def test_what_is_there_is_kept_unless_told(self, tmp_path):
         X = matrix("sparse")
@@ -567,7 +554,6 @@ def test_a_full_disk(tmpfs, tmp_path):
     assert run("write", tmp_path / "undisturbed") is None
     assert tree(place / "s") == tree(tmp_path / "undisturbed")
     assert [path.name for path in place.iterdir() if path.name.startswith(".s.")] == []
-    assert NO_WEIGHTS.shape == open_source(place / "s").weights().shape
 
 
 def test_a_part_that_a_kill_left_behind_is_swept(tmp_path):
