@@ -45,8 +45,7 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
         from streamkm.preparation import check_steps
         from streamkm.sketches import SketchOptions
         from streamkm.sources.sketch_store import StoreInfo, StoreSource
-        from streamkm.stores.compatibility import prepared_as
-        from streamkm.stores.planned import choose_store_sketch, prepared_reader, reader_for_store
+        from streamkm.stores.planned import choose_store_sketch, prepared_as, prepared_reader, reader_for_store
         from streamkm.stores.writer import append_rows, check_store_place, write_store
 
         append, overwrite, limit = options["append"], options["overwrite"], options["memory_limit"]

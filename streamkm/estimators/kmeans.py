@@ -384,7 +384,7 @@ class StreamKMeans(DescribedKMeans):
         stored = store_of(source)
         metric: Metric = "cosine" if self.metric == "spherical" else self.metric
         if stored is not None:
-            from streamkm.stores.compatibility import metric_on_store, model_of_store, sketch_of_store
+            from streamkm.stores.planned import metric_on_store, model_of_store, sketch_of_store
 
             metric = metric_on_store(stored, metric)
             if self.metric == "spherical" and not sketch_of_store(stored).is_identity:

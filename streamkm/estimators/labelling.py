@@ -195,7 +195,7 @@ class Labelling:
         executor, asked, limit = estimator.executor, estimator.chunk_bytes, estimator.memory_limit
         stored = store_of(source)
         if stored is not None:
-            from streamkm.stores.compatibility import model_on_store
+            from streamkm.stores.planned import model_on_store
 
             model = model_on_store(model, stored)
         if model.preparation is not None:

@@ -92,24 +92,23 @@ class StoreInfo:
             attributes = dict(json.loads(root.read_bytes())["attributes"][MARK])
             version, digest = attributes.pop("format"), attributes.pop("digest")
             del attributes["complete"]
-            is_whole = version not in FORMATS or _digest(attributes) == digest
-            if version in FORMATS and is_whole:
-                parts = tuple(PartInfo(**part) for part in attributes.pop("parts"))
-                attributes.pop("weighted", None)  # what stores said before, whose rows had no weights either
-                inputs, steps = tuple(attributes.pop("inputs")), tuple(attributes.pop("steps", ()))
-                return cls(**attributes, parts=parts, inputs=inputs, steps=steps)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise SourceNotFoundError(f"{os.fspath(path)} is no sketch store: it has no {ROOT}") from error
         except OSError as error:
             raise SourceError(f"{root} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise SourceError(f"{root} is not of a sketch store, or is damaged ({error!r})") from error
-        if not is_whole:
+        if version not in FORMATS:
+            raise SourceError(
+                f"{os.fspath(path)} is a sketch store of format {version!r}; this release reads {FORMATS[0]} and "
+                f"{FORMATS[1]}"
+            )
+        if _digest(attributes) != digest:
             raise SourceError(f"{root} is damaged: its values do not have the digest {digest} that was written with it")
-        raise SourceError(
-            f"{os.fspath(path)} is a sketch store of format {version!r}; this release reads {FORMATS[0]} and "
-            f"{FORMATS[1]}"
-        )
+        attributes.pop("weighted", None)  # what stores said before, whose rows had no weights either
+        parts = tuple(PartInfo(**part) for part in attributes.pop("parts"))
+        inputs, steps = tuple(attributes.pop("inputs")), tuple(attributes.pop("steps", ()))
+        return cls(**attributes, parts=parts, inputs=inputs, steps=steps)
 
 
 def _digest(described: dict[str, Any]) -> str:

@@ -1,36 +1,57 @@
-"""What a sketch store is made of, settled before it is written: how its source is walked, prepared and sketched.
+"""What sketch stores are made of: how a new one's rows are prepared and sketched, and what goes with one that is there.
 
-A source and what the user chose come in, a `RowReader` and a `Sketch` go out. Writes nothing.
+Writes nothing.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkm.cluster.model import Metric
-from streamkm.cluster.rows import NO_WEIGHTS
-from streamkm.cluster.sampling.row_sample import SampleRule
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.cluster.model import Metric, Model, Space
+from streamkm.cluster.rows import NO_WEIGHTS, merged
+from streamkm.cluster.sampling.row_sample import SampleRule, as_block_matrix
+from streamkm.core.display import is_masked
+from streamkm.core.exceptions import InvalidParameterError, StoreError
+from streamkm.core.matrix import Matrix, raw
 from streamkm.core.progress import Progress, Stage
 from streamkm.engine import Executor, local_threads
+from streamkm.engine.memory import PassMemory
+from streamkm.engine.passes import Map
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
-from streamkm.passes.prepare import check_replayable, find_preparation
-from streamkm.passes.reader import Invalid, RowReader
+from streamkm.passes.prepare import find_preparation, planned_rows
+from streamkm.passes.reader import Invalid, RowReader, ValidRows
 from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.preparation import Preparation
-from streamkm.sketches import DATA_DEPENDENT, Sketch, SketchOptions, find_sketch, make_sketch, sketch_names
+from streamkm.sketches import (
+    DATA_DEPENDENT,
+    Sketch,
+    SketchOptions,
+    find_sketch,
+    make_sketch,
+    sketch_from_dict,
+    sketch_names,
+)
 from streamkm.sources.base import RowSource
+from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.prepared import PreparedRows
-from streamkm.stores.writer import StoredRows
+from streamkm.sources.remote import is_remote
+from streamkm.sources.sketch_store import StoreSource
 
 logger = logging.getLogger(__name__)
 
+STORED_COPIES = 4  # of a sketched chunk: made, gathered, compressed, written
 AUTO = SketchOptions()
 PCA_ROWS = 10_000  # that directions, and quartiles, are found on
 
@@ -54,19 +75,13 @@ def reader_for_store(
     known = ("auto", *sketch_names())
     if sketch.sketch not in known:
         raise InvalidParameterError(f"sketch={sketch.sketch!r}; needed: one of {', '.join(map(repr, known))}")
-    if preprocess and source.is_sketched:
-        raise InvalidInputError(
-            f"the rows of {source.name} are sketched already, and preprocess is for original ones; leave preprocess out"
-        )
-    if preprocess:
-        preparation = Preparation(preprocess)
-        check_replayable(source, preparation)
-        source = PreparedRows(source, preparation)
+    source = planned_rows(source, Preparation(preprocess))
     planned = choose_sketch(source, sketch, PCA_FEW_CLUSTERS)
     found_on = PCA_ROWS if planned.sketch in DATA_DEPENDENT or {"robust", "table"} & {*preprocess} else 0
     n_threads = local_threads(executor)
-    stored = StoredRows.memory
-    plan = plan_store(source, planned, found_on, stored=stored, memory_limit=memory_limit, n_threads=n_threads)
+    plan = plan_store(
+        source, planned, found_on, stored=StoredRows.memory, memory_limit=memory_limit, n_threads=n_threads
+    )
     source = planned_line_limit(source, memory_limit, plan)
     return RowReader(source, plan.chunk_bytes, metric, invalid, may_index=True), plan.n_threads
 
@@ -100,3 +115,130 @@ def choose_store_sketch(
     rule = SampleRule.of(PCA_ROWS, seed, reader.source.estimated_rows, NO_WEIGHTS)
     sketched = sketch_pass(PassContext(executor=executor, reader=reader), Gathered(rule), stage)
     return find_sketch(kind, m, seed, sketched.sample.X, PCA_FEW_CLUSTERS)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows(Map[tuple[Matrix, int]]):
+    """Sketched rows of a chunk, canonical, with NaN for those that were skipped; and how wide the rows were."""
+
+    large = True
+
+    sketch: Sketch
+
+    @staticmethod
+    def memory(block_bytes: int) -> PassMemory:
+        """Chunks as they are stored, of so many bytes."""
+        return PassMemory(kept=STORED_COPIES * block_bytes, output=block_bytes)
+
+    def output(self, rows: ValidRows) -> tuple[Matrix, int]:
+        """The rows of one chunk."""
+        X = as_block_matrix(merged(self.sketch.apply(rows.X)))
+        if isinstance(X, np.ndarray):
+            return rows.spread(X, np.nan), rows.X.shape[1]
+        if rows.kept is not None:
+            gap = sp.csr_array(([X.dtype.type(np.nan)], ([0], [0])), shape=(1, X.shape[1]))
+            X = sp.vstack([X, gap], format="csr")[rows.spread(np.arange(X.shape[0]), X.shape[0])]
+        return X, rows.X.shape[1]
+
+
+def sketch_of_store(source: StoreSource) -> Sketch:
+    """The sketch that a store's rows were made by.
+
+    Raises ModelFileError: a kind that this release does not know; SourceError: its arrays are damaged.
+    """
+    return sketch_from_dict(source.info.sketch, source.sketch_arrays())
+
+
+def model_of_store(source: StoreSource, centers: NDArray[np.float64]) -> Model:
+    """A model that labels original rows by centers (k, m) that were found on a store: it makes them such rows first."""
+    info, sketch = source.info, sketch_of_store(source)
+    space: Space = "original" if sketch.is_identity else "sketch"
+    return Model(centers, info.n_features, info.metric, space, sketch, preparation=source.preparation())
+
+
+def model_on_store(model: Model, source: StoreSource) -> Model:
+    """The same centers for rows of a store, which are sketched (and of unit length, under cosine) already.
+
+    Raises StoreError: the model prepares or sketches rows in another way than the store's were.
+    """
+    check_made_alike(source, model.sketch, model.metric, model.preparation)
+    stored, given = source.preparation(), model.preparation
+    ours, theirs = ({} if each is None else each.arrays() for each in (stored, given))
+    if given is not None and (given.columns or any(not np.array_equal(ours[name], theirs[name]) for name in theirs)):
+        raise StoreError(
+            f"{source.path} holds rows whose steps are for other columns, or have found other values, than the "
+            f"model's; label the original rows"
+        )
+    return replace(model, n_features=source.info.n_components, metric="euclidean", space="original", preparation=None)
+
+
+def prepared_as(store: StoreSource, source: RowSource) -> RowSource:
+    """Rows of a source, prepared as those of a store were before they were sketched."""
+    preparation = store.preparation()
+    return source if preparation is None else PreparedRows(source, preparation)
+
+
+def metric_on_store(source: StoreSource, metric: Metric) -> Metric:
+    """The metric that a store's rows are walked with, where `metric` was asked for: they are scaled already, or never.
+
+    Raises StoreError: "cosine" for rows that were not of unit length when they were sketched.
+    """
+    if metric == "cosine" and source.info.metric != "cosine":
+        raise StoreError(
+            f"{source.path} was sketched for the {source.info.metric} metric, and what was sketched cannot be scaled "
+            f"to unit length; sketch the data again with metric='cosine'"
+        )
+    return "euclidean"
+
+
+def check_made_alike(source: StoreSource, sketch: Sketch, metric: Metric, preparation: Preparation | None) -> None:
+    """Refuse another sketch, metric or other steps than a store's. Raises StoreError, which names what differs."""
+    info, checksums = source.info, {name: zlib.crc32(raw(values)) for name, values in sketch.arrays().items()}
+    stored: dict[str, Any] = {**info.sketch, "metric": info.metric, "steps": ", ".join(info.steps) or "none"}
+    steps = () if preparation is None else preparation.steps
+    given: dict[str, Any] = {**sketch.to_dict(), "metric": metric, "steps": ", ".join(steps) or "none"}
+    for name in dict.fromkeys([*stored, *given]):
+        if stored.get(name) != given.get(name):
+            raise StoreError(
+                f"{source.path} was sketched with {name} {stored.get(name)}, not {given.get(name)}; prepare and sketch "
+                f"rows as it does, or sketch the data into another store"
+            )
+    other = [name for name, checksum in checksums.items() if checksum != info.sketch_checksums.get(name)]
+    if other:
+        kind = info.sketch["kind"]
+        raise StoreError(f"{source.path} was sketched with another {other[0]} of its {kind} sketch; use its own")
+
+
+def check_appended(source: StoreSource, reader: RowReader) -> None:
+    """Refuse rows that were made in another way or of other features than a store's, or that it has already.
+
+    Raises StoreError.
+    """
+    rows, info = reader.source, source.info
+    check_made_alike(source, sketch_of_store(source), reader.metric, rows.prepared_by)
+    d, exact = rows.original.n_features, all(entry["exact"] for entry in info.inputs)
+    if d is not None and d != info.n_features and (exact or d < info.n_features):  # counted widths may grow
+        raise StoreError(
+            f"{rows.original.name} has {d:,} features; the rows of {source.path} have {info.n_features:,}: pass rows "
+            f"with the same features"
+        )
+    added = _contents(fingerprint(rows))
+    for entry in info.inputs:
+        if taken := [file for file in _contents(entry["source"]) if file in added]:
+            (path, *_), (start, stop) = taken[0], entry["rows"]
+            raise StoreError(
+                f"{path} is in {source.path} already, among rows {start:,}-{stop - 1:,}; pass files that are not"
+            )
+
+
+def _contents(described: Mapping[str, Any]) -> list[tuple[str, Any, Any, Any]]:
+    """Files of a source by its fingerprint: path, dataset in it, fields that make documents.
+
+    Of a URL that is not told in full, what is there too.
+    """
+    name, documents = described["name"], described.get("made_with", {}).get("documents")
+    dataset = name if ":/" in name.replace("://", "") or ".npz:" in name else ""
+    return [
+        (file["path"], dict(file) if is_masked(file["path"]) and is_remote(file["path"]) else None, dataset, documents)
+        for file in described.get("files", ())
+    ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,6 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec
 
-from streamkm.cluster.rows import merged
-from streamkm.cluster.sampling.row_sample import as_block_matrix
 from streamkm.core.atomic_io import (
     REPLACED,
     check_new_directory,
@@ -34,16 +32,14 @@ from streamkm.core.locks import Lock
 from streamkm.core.matrix import Matrix, raw
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
-from streamkm.engine.memory import PassMemory
-from streamkm.engine.passes import Map
+from streamkm.engine.passes import outputs
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import RowReader, ValidRows
+from streamkm.passes.reader import RowReader
 from streamkm.sketches import Sketch
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.sketch_store import CSR_ARRAYS, ROOT, STEPS_PREFIX, PartInfo, StoreInfo, StoreSource
-from streamkm.stores.compatibility import check_new, check_sketch, check_steps_of, check_width, sketch_of_store
+from streamkm.stores.planned import StoredRows, check_appended, sketch_of_store
 
-STORED_COPIES = 4  # of a sketched chunk: made, gathered, compressed, written
 CHUNK_BYTES = 2 << 20  # of a storage chunk, decoded
 _OF_A_STORE, _OF_A_PART = r"zarr\.json|parts|sketch|\.?zarr\..*\.partial", r"zarr\.json|X|checksums"
 
@@ -117,11 +113,7 @@ def append_rows(path: str | os.PathLike[str], reader: RowReader, executor: Execu
     try:
         store = StoreSource(path)
         info, sketch = store.info, sketch_of_store(store)
-        preparation = reader.source.prepared_by
-        check_sketch(store, sketch, reader.metric)
-        check_steps_of(store, () if preparation is None else preparation.steps)
-        check_width(store, reader.source.original)
-        check_new(store, fingerprint(reader.source))
+        check_appended(store, reader)
         number = 1 + max(part.number for part in info.parts)
         place = target / "parts" / str(number)  # a killed process may have left one there
         check_new_directory(place, _OF_A_PART, overwrite=True)
@@ -155,7 +147,7 @@ def _write_part(
 ) -> tuple[PartInfo, Any, int]:
     """Write what a pass makes of a source into a part; give the part, its kind, and the width of the rows read."""
     writer, width, source = None, 1, context.reader.source
-    for X, found in context.outputs(StoredRows(sketch), stage):
+    for X, found in outputs(StoredRows(sketch), context.rows(), context.executor, stage):
         kind = kind or ("dense" if isinstance(X, np.ndarray) else "csr")
         writer = writer or _PartWriter(directory, kind, X.dtype, X.shape[1])
         writer.add(X)
@@ -247,27 +239,3 @@ def _create_array(directory: Path, values: NDArray[Any], chunk_rows: int) -> Any
     codec = BloscCodec(cname="lz4", shuffle="shuffle", typesize=values.dtype.itemsize)  # by one thread 2 GB/s, 4 read
     chunks = (max(1, chunk_rows), *values.shape[1:])
     return zarr.create_array(str(directory), data=values, chunks=chunks, compressors=codec, fill_value=0)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRows(Map[tuple[Matrix, int]]):
-    """Sketched rows of a chunk, canonical, with NaN for those that were skipped; and how wide the rows were."""
-
-    large = True
-
-    sketch: Sketch
-
-    @staticmethod
-    def memory(block_bytes: int) -> PassMemory:
-        """Chunks as they are stored, of so many bytes."""
-        return PassMemory(kept=STORED_COPIES * block_bytes, output=block_bytes)
-
-    def output(self, rows: ValidRows) -> tuple[Matrix, int]:
-        """The rows of one chunk."""
-        X = as_block_matrix(merged(self.sketch.apply(rows.X)))
-        if isinstance(X, np.ndarray):
-            return rows.spread(X, np.nan), rows.X.shape[1]
-        if rows.kept is not None:
-            gap = sp.csr_array(([X.dtype.type(np.nan)], ([0], [0])), shape=(1, X.shape[1]))
-            X = sp.vstack([X, gap], format="csr")[rows.spread(np.arange(X.shape[0]), X.shape[0])]
-        return X, rows.X.shape[1]

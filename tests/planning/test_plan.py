@@ -34,7 +34,7 @@ from streamkm.sketches import CountSketch, full_options
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.chunks import Chunk, default_chunk_bytes
-from streamkm.stores.writer import StoredRows
+from streamkm.stores.planned import StoredRows
 from tests.limits import PROCESS_MEMORY, limited, memory_model
 from tests.passes.test_passes import StreamedSource
 from tests.tables import cases

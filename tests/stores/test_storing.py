@@ -29,16 +29,18 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.predict import map_rows, nearest_labels
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, SketchOptions
 from streamkm.sources import open_source
-from streamkm.stores import writer as store_pass
-from streamkm.stores.compatibility import (
-    check_sketch,
+from streamkm.stores import planned as store_planning
+from streamkm.stores.planned import (
+    check_made_alike,
+    choose_store_sketch,
     metric_on_store,
     model_of_store,
     model_on_store,
     prepared_as,
+    prepared_reader,
+    reader_for_store,
     sketch_of_store,
 )
-from streamkm.stores.planned import choose_store_sketch, prepared_reader, reader_for_store
 from streamkm.stores.writer import append_rows, write_store
 from tests import children
 from tests.children import SKETCH, reader_of, tree
@@ -47,7 +49,7 @@ from tests.programs import forking
 from tests.tables import cases
 
 KINDS = ("dense", "sparse")
-STORED = store_pass.StoredRows.output
+STORED = store_planning.StoredRows.output
 
 
 def matrix(kind, n_rows=120, n_features=40, seed=0):
@@ -192,7 +194,7 @@ class TestFilesOfOthers:
             return STORED(self, rows)
 
         with monkeypatch.context() as patched:
-            patched.setattr(store_pass.StoredRows, "output", meanwhile)
+            patched.setattr(store_planning.StoredRows, "output", meanwhile)
             with pytest.raises(OutputError, match="s exists"):
                 do(write_store, tmp_path / "s", matrix("dense"), SKETCH)
         assert (tmp_path / "s" / "mine").read_text() == "mine"
@@ -240,13 +242,13 @@ class TestRowsAdded:
             (CountSketch(300, 8), "euclidean", "was sketched with seed 7, not 8"),
             (CountSketch(301, 7), "euclidean", "was sketched with n_components 300, not 301"),
             (IdentitySketch(300), "euclidean", "was sketched with kind countsketch, not identity"),
-            (SKETCH, "cosine", "was sketched for the euclidean metric, not cosine; pass metric='euclidean'"),
+            (SKETCH, "cosine", "was sketched with metric euclidean, not cosine"),
         ],
     )
     def test_by_another_sketch_are_refused_by_name(self, tmp_path, sketch, metric, message):
         source = do(write_store, tmp_path / "s", matrix("sparse"), SKETCH)
         with pytest.raises(StoreError, match=message):
-            check_sketch(source, sketch, metric)
+            check_made_alike(source, sketch, metric, None)
         if sketch is SKETCH:
             with pytest.raises(StoreError, match=message):
                 do(append_rows, tmp_path / "s", matrix("sparse", seed=1), reader={"metric": metric})
@@ -255,9 +257,9 @@ class TestRowsAdded:
     def test_by_another_projection_are_refused(self, tmp_path):
         first, second = (PCASketch.fit(matrix("dense", seed=seed), 5, random_state=0) for seed in (0, 1))
         source = do(write_store, tmp_path / "s", matrix("dense"), first)
-        check_sketch(source, first, "euclidean")
+        check_made_alike(source, first, "euclidean", None)
         with pytest.raises(StoreError, match="another mean of its pca sketch"):
-            check_sketch(source, second, "euclidean")
+            check_made_alike(source, second, "euclidean", None)
 
     def test_of_another_width_are_refused(self, tmp_path, kind):
         do(write_store, tmp_path / "s", matrix(kind), SKETCH)
@@ -362,7 +364,7 @@ class TestClustering:
             longer = append_rows(tmp_path / "s", more, workers, Stage("test"))
             added = dense(fitted.preparation_.apply(abs(matrix(kind, 50, 40, seed=1))))
             np.testing.assert_array_equal(stored_rows(longer)[120:], added)
-            with pytest.raises(StoreError, match=f"holds rows after the steps {', '.join(steps)}, not none"):
+            with pytest.raises(StoreError, match=f"was sketched with steps {', '.join(steps)}, not none"):
                 append_rows(tmp_path / "s", reader_of(matrix(kind, 5)), workers, Stage("test"))
         plain = StreamKMeans(3, random_state=0, progress=False).fit(X)
         with pytest.raises(StoreError, match="not none"):
