@@ -26,6 +26,7 @@ from streamkm.estimators.validation import Weights, centers_dtype, joined
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.state import FitState
 from streamkm.passes.context import PassContext
+from streamkm.passes.excerpts import look_at_words
 from streamkm.passes.label_tables import (
     N_VALUES,
     SUFFIXES,
@@ -40,7 +41,6 @@ from streamkm.passes.labels import HeldLabels, check_labels_place, check_seen, l
 from streamkm.passes.observe import UpdateSizes
 from streamkm.passes.predict import lazy_map, map_rows
 from streamkm.passes.reader import RowReader
-from streamkm.passes.words import look_at_words
 from streamkm.planning.memory_budget import MemoryBudget, accepted, with_line_limit
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import is_collection, store_of

@@ -15,8 +15,8 @@ from streamkm.core.memory import is_given, memory_limit_bytes, resident_bytes, t
 from streamkm.core.progress import Progress, Stage
 from streamkm.engine import local_threads, open_executor, under_limit
 from streamkm.passes.context import PassContext
+from streamkm.passes.prepare import COUNTING_COPIES, CountFeatures
 from streamkm.passes.reader import RowReader
-from streamkm.passes.words import COUNTING_COPIES, CountFeatures
 from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of, with_line_limit
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunks import default_chunk_bytes

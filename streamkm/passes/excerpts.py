@@ -1,33 +1,51 @@
-"""Excerpts of a few rows for people: the first words of a document, the values of other rows."""
+"""Looks at a few rows for people: words of documents, the first words of one, the values of other rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.matrix import Matrix
+from streamkm.core.progress import Progress
 from streamkm.sources.base import RowSource
-from streamkm.sources.documents.hashed import HashedText, hashed_text
+from streamkm.sources.chunks import ChunkRuns
+from streamkm.sources.documents.hashed import Batch, HashedText, hashed_text
+from streamkm.text.words import WordTable, joined_counts
 
 T = TypeVar("T")
 
 CHARACTERS = 160
 VALUES = 8  # of a row
 READ_BYTES = 1 << 22  # at a time
+PIECES, PIECE_BYTES = 32, 1 << 16  # of text
 
 
 def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] | None) -> dict[int, str]:
     """Short text of wanted rows, numbers that ascend, in a walk up to the last; others are left out."""
     text = hashed_text(source)
-    return _found(_rows(source, names) if text is None else _documents(text), wanted)
+    if text is not None:
+        batches = (batch.documents for batch in text.batches(READ_BYTES))
+        return _found(((len(each), lambda i, each=each: _shortened(each[i])) for each in batches), wanted)
+    first = (source.made_with or {}).get("first_index", 0)
+    return _found_rows(source, wanted, lambda values: _values_text(values, source.is_sparse, names, first))
 
 
 def rows_as_values(source: RowSource, wanted: Sequence[int]) -> dict[int, NDArray[Any]]:
     """As `rows_as_text`, with the rows' values (d,)."""
-    return _found(_dense_rows(source), wanted)
+    return _found_rows(source, wanted, np.array)
+
+
+def _found_rows(source: RowSource, wanted: Sequence[int], told: Callable[[NDArray[Any]], T]) -> dict[int, T]:
+    """What is told of the values (d,) of wanted rows."""
+
+    def of_row(X: Any, number: int) -> T:
+        return told(X[number] if isinstance(X, np.ndarray) else X[[number]].toarray()[0])
+
+    return _found(((len(rows.places), partial(of_row, rows.X)) for rows in source.stream(READ_BYTES)), wanted)
 
 
 def _found(pieces: Iterable[tuple[int, Callable[[int], T]]], wanted: Sequence[int]) -> dict[int, T]:
@@ -53,22 +71,6 @@ def row_ids(source: RowSource, wanted: Sequence[int]) -> dict[int, str]:
     return {row: str(value) for row, value in plain.items() if value is not None}
 
 
-def _documents(source: HashedText) -> Iterator[tuple[int, Any]]:
-    for batch in source.batches(READ_BYTES):
-        yield len(batch.documents), lambda i, documents=batch.documents: _shortened(documents[i])
-
-
-def _rows(source: RowSource, names: Sequence[str] | None) -> Iterator[tuple[int, Any]]:
-    first = (source.made_with or {}).get("first_index", 0)
-    for rows in source.stream(READ_BYTES):
-        yield rows.X.shape[0], lambda i, X=rows.X: _values_text(X, i, names, first)
-
-
-def _dense_rows(source: RowSource) -> Iterator[tuple[int, Any]]:
-    for rows in source.stream(READ_BYTES):
-        yield rows.X.shape[0], lambda i, X=rows.X: np.array(X[i] if isinstance(X, np.ndarray) else X[[i]].toarray()[0])
-
-
 def _shortened(document: Any) -> str:
     """The beginning of a document, in one line."""
     text = document if isinstance(document, str) else " ".join(map(str, document))
@@ -76,16 +78,37 @@ def _shortened(document: Any) -> str:
     return line if len(line) <= CHARACTERS else f"{line[: CHARACTERS - 3]}..."
 
 
-def _values_text(X: Matrix, row: int, names: Sequence[str] | None, first: int) -> str:
+def _values_text(values: NDArray[Any], is_sparse: bool, names: Sequence[str] | None, first: int) -> str:
     """The first values of a dense row; the largest of a sparse one."""
-    if isinstance(X, np.ndarray):
-        features, values = np.arange(min(VALUES, X.shape[1])), X[row, :VALUES]
-        more = X.shape[1] > VALUES
-    else:
-        entries = slice(X.indptr[row], X.indptr[row + 1])
-        most = np.argsort(-np.abs(X.data[entries]), kind="stable")[:VALUES]
-        features, values = X.indices[entries][most], X.data[entries][most]
-        more = X.indptr[row + 1] - X.indptr[row] > VALUES
-    pairs = zip(features.tolist(), values.tolist(), strict=True)
-    told = (f"{f'x{number + first}' if names is None else names[number]}={value:.4g}" for number, value in pairs)
-    return ", ".join(told) + (", ..." if more else "")
+    features = np.arange(len(values))
+    if is_sparse:
+        features = np.flatnonzero(values)
+        features = features[np.argsort(-np.abs(values[features]), kind="stable")]
+    shown = features[:VALUES].tolist()
+    told = [f"{f'x{n + first}' if names is None else names[n]}={values[n]:.4g}" for n in shown]
+    return ", ".join(told + ["..."] * (len(features) > VALUES))
+
+
+def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
+    """Words of evenly spread documents, or of the first ones of a stream: which ones depends on the data alone.
+
+    This is no pass, but a stage of its own: "words". None for rows that are no documents, or can be read once only.
+    """
+    text = hashed_text(source)
+    if text is None or not text.replayable:
+        return None
+    counts: dict[str, int] = {}
+    with progress.stage("words") as stage:
+        for batch in _pieces(text):
+            counts = joined_counts(counts, text.hashing.count_words(batch.documents))
+            stage.rows += len(batch.documents)
+            stage.read_bytes += batch.n_bytes if text.files else 0
+    return WordTable.of(counts, text.hashing)
+
+
+def _pieces(text: HashedText) -> Iterator[Batch]:
+    if text.streams:
+        return islice(text.batches(PIECE_BYTES), PIECES)
+    chunks = ChunkRuns.of(text.cuts(PIECE_BYTES))
+    numbers = np.unique(np.linspace(0, len(chunks) - 1, PIECES).astype(int))
+    return (text.batch(chunks[number]) for number in numbers.tolist())

@@ -1,7 +1,4 @@
-"""Statistics that the steps of a preparation need of all rows: one pass for each step.
-
-Knows nothing of estimators.
-"""
+"""Statistics of all rows: those that the steps of a preparation need, a pass for each, and document frequencies."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.rows import NO_WEIGHTS
@@ -31,19 +29,27 @@ from streamkm.preparation.scaling import Fill, Scaling, Table, rounding_of
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
 from streamkm.sources.prepared import PreparedRows
+from streamkm.text.tfidf import Frequencies
 
 logger = logging.getLogger(__name__)
 
+COUNTING_COPIES = 24  # of the rows that documents become: texts, words, and entries, by two threads
 SAMPLE_SEED = 0  # of the rows that quartiles are found on: the same whatever a fit draws
 
 
-def check_replayable(source: RowSource, preparation: Preparation) -> None:
-    """Refuse steps that need statistics of all rows, if rows can be read once only.
+def planned_rows(source: RowSource, preparation: Preparation) -> RowSource:
+    """The rows that will be clustered, as far as they can be described before steps have found what they need.
 
-    Raises
-    ------
-    InvalidInputError
+    Raises InvalidInputError for rows that a step cannot be done to: of sketch stores, and some that can be walked once.
     """
+    steps = preparation.steps
+    if not steps:
+        return source
+    if store_of(source) is not None:
+        named = 'invalid="mean"' if steps[0] == FILL else f"preprocess={list(steps)!r}"
+        raise InvalidInputError(
+            f"the rows of {source.name} are sketched already, and steps are for original rows; leave {named} out"
+        )
     if preparation.finding and not source.replayable:
         step = preparation.finding[0]
         named = 'invalid="mean"' if step == FILL else f"the step {step!r}"
@@ -51,26 +57,7 @@ def check_replayable(source: RowSource, preparation: Preparation) -> None:
             f"{source.name} can be walked once only, and {named} takes a pass of its own; "
             "pass a list of chunks, or a function that returns a fresh iterator"
         )
-
-
-def planned_rows(source: RowSource, preparation: Preparation) -> RowSource:
-    """The rows that will be clustered, as far as they can be described before steps have found what they need.
-
-    Raises
-    ------
-    InvalidInputError
-        For rows that no step can be done to: of sketch stores, and some that can be walked once only.
-    """
-    if not preparation.steps:
-        return source
-    if store_of(source) is not None:
-        steps = preparation.steps
-        named = 'invalid="mean"' if steps[0] == FILL else f"preprocess={list(steps)!r}"
-        raise InvalidInputError(
-            f"the rows of {source.name} are sketched already, and steps are for original rows; leave {named} out"
-        )
-    check_replayable(source, preparation)
-    if source.is_sparse and "table" in preparation.steps:
+    if source.is_sparse and "table" in steps:
         raise InvalidInputError(
             f'{source.name} has sparse rows, and preprocess="table" is for dense ones; pass categories="onehot", or '
             'other steps, as preprocess=["standardize"]'
@@ -81,25 +68,13 @@ def planned_rows(source: RowSource, preparation: Preparation) -> RowSource:
 def find_preparation(
     context: PassContext, preparation: Preparation, sample_rows: int, progress: Progress
 ) -> Preparation:
-    """Find the statistics that steps need, in one pass over all rows for each such step.
+    """The steps with their statistics, found in one pass over all rows for each that needs some.
 
-    Parameters
-    ----------
-    context : PassContext
-        Of original rows, each of weight 1. Statistics that an earlier run has saved are restored.
-    preparation : Preparation
-        Its steps are to be found.
-    sample_rows : int
-        Largest number of rows from which quartiles are estimated.
-    progress : Progress
-
-    Raises
-    ------
-    InvalidInputError
-        If a row is invalid and `invalid` is not "skip", or there are no rows; see `check_replayable` too.
+    `context`: of original rows, each of weight 1; statistics that an earlier run has saved are restored. `sample_rows`:
+    most rows from which quartiles are estimated. Raises InvalidInputError: a row is invalid and `invalid` is not
+    "skip", or there are no rows.
     """
     source = context.reader.source
-    check_replayable(source, preparation)
     for number, step in enumerate(preparation.steps):
         if step not in FOUND:
             continue
@@ -145,18 +120,10 @@ def _found(context: PassContext, step: str, record: str, sample_rows: int, progr
 
 @dataclass(frozen=True, slots=True)
 class Sums(Pass[NDArray[np.float64] | None, None, tuple[Scaling | Fill, int]]):
-    """Means of all columns, and their deviations where rows are scaled.
-
-    Attributes
-    ----------
-    fit : MomentsFit or FillFit
-    name : str
-        Name of the source, for messages.
-    n_features : int or None
-    """
+    """Means of all columns, and their deviations where rows are scaled."""
 
     fit: MomentsFit | FillFit
-    name: str
+    name: str  # of the source, for messages
     n_features: int | None
 
     @staticmethod
@@ -183,6 +150,28 @@ class Sums(Pass[NDArray[np.float64] | None, None, tuple[Scaling | Fill, int]]):
         if state is None or not n_rows:
             raise InvalidInputError(f"{self.name} has no valid rows; needed: at least 1")
         return self.fit.finish(state), n_rows
+
+
+@dataclass(frozen=True, slots=True)
+class CountFeatures(Pass[Frequencies, None, Frequencies]):
+    """Count the rows in which each feature occurs."""
+
+    @staticmethod
+    def memory(target_bytes: int) -> PassMemory:
+        """Memory of texts, words and entries that readers of documents hold for rows of so many bytes."""
+        return PassMemory(kept=COUNTING_COPIES * target_bytes, reads=False)
+
+    def start(self) -> Frequencies:
+        """A state without counts."""
+        return Frequencies.of(sp.csr_array((0, 1)))
+
+    def step(self, state: Frequencies, rows: ValidRows) -> tuple[Frequencies, None]:
+        """Count the rows of a chunk."""
+        return self.join(state, Frequencies.of(rows.X)), None
+
+    def join(self, first: Frequencies, second: Frequencies) -> Frequencies:
+        """Add the counts of two states."""
+        return Frequencies.joined([first, second])
 
 
 SKEWED = 0.35  # of the distance of the outer quantiles, the difference of their distances from the median

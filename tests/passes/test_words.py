@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streamkm import FeatureHashing, StreamKMeans, open_documents
 from streamkm.core.progress import Progress
-from streamkm.passes import words as looking
+from streamkm.passes import excerpts as looking
 from streamkm.sources import open_source
 from streamkm.text import WordTable
 from streamkm.text import words as module
