@@ -26,7 +26,7 @@ from streamkm.core.progress import Stage
 from streamkm.engine import checkpoint, open_executor
 from streamkm.engine import checkpoint as saving
 from streamkm.kernels.cluster import totals
-from streamkm.passes import assign, observe
+from streamkm.passes import assign
 from streamkm.passes.reader import RowReader
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
@@ -317,7 +317,7 @@ def update_of(model, path, checkpoint, out, dies, call="update"):
 
         kind.step = count_or_die
 
-    counted(observe.Observe, "observe", observe.Observe.step)
+    counted(assign.Observe, "observe", assign.Observe.step)
     counted(assign.Assign, "assign", assign.Assign.step)
     kmeans = IncrementalKMeans.load(model).set_params(executor=1, progress=False)
     getattr(kmeans, call)(str(path), checkpoint=checkpoint)

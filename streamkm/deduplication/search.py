@@ -22,6 +22,7 @@ from streamkm.deduplication.plan import BorderRows, GatherPlan, invited, plan_ru
 from streamkm.deduplication.result import Deduplicated
 from streamkm.engine import Executor, local_executor, open_executor, under_limit
 from streamkm.engine.checkpoint import CheckpointWriter
+from streamkm.engine.passes import outputs
 from streamkm.estimators.input_rows import checkpoint_writer, limit_of_run
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.labelling import FewClustersWarning
@@ -242,8 +243,8 @@ class _Run:
         reader = RowReader(self.source, plan.chunk_bytes, "cosine", self.estimator.invalid)
         context, room = PassContext(executor=workers, reader=reader), plan.most_guests.copy()
         with self.progress.stage("gather") as stage:
-            outputs = context.outputs(BorderRows.of(centers, self.threshold), stage)
-            for X, numbers, n_read, nearest, second in outputs:
+            border = BorderRows.of(centers, self.threshold)
+            for X, numbers, n_read, nearest, second in outputs(border, context.rows(), workers, stage):
                 rows = first + numbers
                 first += n_read
                 if first > len(labels):

@@ -46,8 +46,8 @@ from streamkm.fitting.streams.rows import feed
 from streamkm.fitting.streams.stream import Stream, stream_size
 from streamkm.metrics.drift_report import Drift, Update
 from streamkm.passes.labels import check_labels_place, count_skipped, open_labels
-from streamkm.passes.observe import UpdateSizes
 from streamkm.passes.reader import Invalid, RowReader
+from streamkm.passes.sizes import UpdateSizes
 from streamkm.preparation import Preparation
 from streamkm.preparation.preparation import FILL
 from streamkm.reports.report import check_matplotlib

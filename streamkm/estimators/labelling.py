@@ -31,16 +31,15 @@ from streamkm.passes.label_tables import (
     N_VALUES,
     SUFFIXES,
     RowNames,
-    TablePlace,
     Written,
     check_table_place,
     nearest_two,
     write_table,
 )
 from streamkm.passes.labels import HeldLabels, check_labels_place, check_seen, label_pass, n_writes, write_labels
-from streamkm.passes.observe import UpdateSizes
 from streamkm.passes.predict import lazy_map, map_rows
 from streamkm.passes.reader import RowReader
+from streamkm.passes.sizes import UpdateSizes
 from streamkm.planning.memory_budget import MemoryBudget, accepted, with_line_limit
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import is_collection, store_of
@@ -171,7 +170,7 @@ def known_labels(estimator: Any) -> Any:
     return vars(estimator).get("labels_", estimator._held_labels)
 
 
-def label_places(path: Any, *, overwrite: bool = False) -> tuple[Any, TablePlace | None]:
+def label_places(path: Any, *, overwrite: bool = False) -> tuple[Any, str | None]:
     """The place of a Zarr array of labels, or of a table, by the suffix; neither for None."""
     if path is None or os.fspath(path).endswith(SUFFIXES):
         return None, None if path is None else check_table_place(path, overwrite=overwrite)
@@ -251,7 +250,7 @@ def row_values(
     return Labelling(estimator, source, n_columns).gathered(name, function, empty)
 
 
-def write_label_table(estimator: Any, source: RowSource, place: TablePlace, *, overwrite: bool = False) -> Written:
+def write_label_table(estimator: Any, source: RowSource, place: str, *, overwrite: bool = False) -> Written:
     """Read rows once; write their labels and distances to a table."""
     labelling = Labelling(estimator, source, N_VALUES)
     with labelling.context() as context, labelling.progress.stage("predict") as stage:

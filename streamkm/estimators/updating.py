@@ -33,10 +33,9 @@ from streamkm.metrics.cluster_summary import Moved
 from streamkm.metrics.clusters import Wording, largest
 from streamkm.metrics.drift import compare
 from streamkm.metrics.drift_report import Drift, NewCluster
-from streamkm.passes.assign import Assign, AssignResult, Decay, assign_pass
+from streamkm.passes.assign import Assign, AssignResult, Decay, Observe, Observed, assign_pass
 from streamkm.passes.context import PassContext
 from streamkm.passes.labels import GatheredLabels, HeldLabels, check_seen, n_writes, write_labels
-from streamkm.passes.observe import Observe, Observed
 from streamkm.sources.base import RowSource
 
 MOST_FIGURES = 50  # updates whose figures are kept, for verdicts of drift
@@ -83,8 +82,8 @@ def observe_rows(
 ) -> Observed:
     """Read rows once, about known centers; draw some by a rule."""
     with labelling.progress.stage("observe") as stage:
-        pass_ = Observe.of(_model_of(labelling.model, clusters), clusters.reach, draws)
-        observed = context.run(pass_, stage, record=record)
+        model = _model_of(labelling.model, clusters)
+        observed = context.run(Observe(Assign(model, model.table(), draws), clusters.reach), stage, record=record)
         stage.rows = int(observed.chunk_rows.sum())
     return observed
 
@@ -126,7 +125,7 @@ def update_rows(
             draws = _draw_rule(stream, settings.seed, known, source)
             observed = observe_rows(context, labelling, known, draws, "observe")
             chunk_rows = observed.chunk_rows
-            more = _part_of(observed.drawn, draws, stream, weights, int(chunk_rows.sum()))
+            more = _part_of(observed.gathered.drawn, draws, stream, weights, int(chunk_rows.sum()))
             drift = drift_of(estimator, stream, observed)
             if more is not None:
                 more, drift, ground = _counted_part(labelling, known, more, observed, drift, rule)
@@ -143,7 +142,8 @@ def update_rows(
         stays = labels_to is not None or (is_on_cluster(estimator.executor) and checkpoint is None)
         clusters, assigned = _label(context, labelling, step.clusters, chunk_rows, rule, ground, labels_to, stays=stays)
     n_valid = stream.n_rows - n_before if observed is None else observed.n_valid
-    came = np.empty(0) if observed is None else weights.factor * observed.near[~gone]
+    near = np.empty(0) if observed is None else (observed.gathered.totals.counts - observed.novel)[~gone]
+    came = weights.factor * near
     was = stream.followed
     told = events_of(step, clusters, came, np.asarray(assigned.n_rows))
     rows = UpdateRows(clusters.n_updates - 1, clusters.ids, weights.factor * assigned.totals.counts)

@@ -1,13 +1,9 @@
-"""Passes that label all rows of a fit: one over original rows, one over held blocks of sketched rows.
-
-Each function here reads every row once. Knows no defaults of parameters.
-"""
+"""Passes about known centers: two that label all rows of a fit, and the first one over new rows of an update."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,18 +13,19 @@ from streamkm.cluster.blocks import BlockPass, Blocks, added
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.held_rows import HeldBlock, HeldRows
 from streamkm.cluster.model import Model, Space
-from streamkm.cluster.profile import Profile, absorb_profile, profile_bytes
+from streamkm.cluster.profile import BINS, Profile, absorb_profile, distance_histogram, profile_bytes
 from streamkm.cluster.rows import Totals, absorb_totals, merged
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.tracking.followed import Ground
 from streamkm.core.progress import Stage
-from streamkm.engine.memory import PassMemory
+from streamkm.engine.checkpoint import CheckpointWriter
+from streamkm.engine.memory import PassMemory, ReadingMemory
 from streamkm.engine.passes import Pass, run
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.passes.context import PassContext
-from streamkm.passes.labels import GatheredLabels, HeldLabels, UnsavedLabels
+from streamkm.passes.labels import GatheredLabels, HeldLabels
 from streamkm.passes.reader import ValidRows, changed_source
-from streamkm.passes.sizes import FitSizes
+from streamkm.passes.sizes import FitSizes, UpdateSizes
 from streamkm.passes.sketch import Sketched
 
 LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looked at
@@ -49,27 +46,6 @@ class AssignResult:
     profile: Profile | None = None
     n_rows: NDArray[np.int64] | None = None  # of each cluster, where weights decay
     labels: Any = None  # (n,) or HeldLabels, -1 for invalid rows; None if no sink took them
-
-
-class ScatteredLabels(UnsavedLabels):
-    """Labels of the valid rows of each chunk that has some, at their places among all rows; -1 for the others.
-
-    `chunk_rows`: int64 (chunks,), rows of each chunk. `kept`: numbers of the valid rows, by chunks that have others.
-    """
-
-    def __init__(self, chunk_rows: NDArray[np.int64], kept: Mapping[int, NDArray[np.int64]]):
-        self._kept, self._ends = kept, np.cumsum(chunk_rows)
-        n_valid = chunk_rows.copy()
-        for number, rows in kept.items():
-            n_valid[number] = len(rows)
-        self._filled = iter(np.flatnonzero(n_valid).tolist())
-        self.labels = np.full(int(chunk_rows.sum()), -1, np.int32)
-
-    def take(self, output: NDArray[np.int32]) -> None:
-        """Take the labels of the next chunk's valid rows."""
-        number = next(self._filled)
-        start, stop = self._ends[number - 1] if number else 0, self._ends[number]
-        self.labels[start:stop][self._kept.get(number, slice(None))] = output
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +189,109 @@ class AssignBlock(BlockPass):
 
 def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage) -> AssignResult:
     """Label held blocks of sketched rows, for sources that can be read once only."""
-    sink = ScatteredLabels(sketched.chunk_rows, sketched.kept)
-    table = NearestCenters.build(model.centers, blocks.dtype)
+    n_valid = sketched.chunk_rows.copy()
+    for number, rows in sketched.kept.items():
+        n_valid[number] = len(rows)
+    sink, table = (
+        GatheredLabels(n_valid[n_valid > 0], CheckpointWriter()),
+        NearestCenters.build(model.centers, blocks.dtype),
+    )
     totals = run(AssignBlock(table), HeldRows(blocks.handles), blocks.executor, stage, sink=sink)
-    return AssignResult(totals, labels=sink.labels)
+    labels = sink.labels
+    if sketched.kept:
+        chunks = np.split(np.ones(int(sketched.chunk_rows.sum()), np.bool_), np.cumsum(sketched.chunk_rows)[:-1])
+        for number, rows in sketched.kept.items():
+            chunks[number][:] = False
+            chunks[number][rows] = True
+        valid = np.concatenate(chunks)
+        labels = np.full(len(valid), -1, np.int32)
+        labels[valid] = sink.labels
+    return AssignResult(totals, labels=labels)
+
+
+HELD_CENTERS = 8  # of k clusters, beside states: as they were and as they are, with means, sums, and what kernels read
+FOLLOW_CENTERS, FOLLOW_CORESETS = 7, 11  # while clusters go on, when no rows are read: beside those, and in all
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveState:
+    """Rows so far as they lie about the present centers."""
+
+    passed: AssignState
+    novel: NDArray[np.float64]  # (k,): weight of the rows of each cluster that lie beyond its reach
+    # (b,): weights of rows by distance over reach; see `cluster.profile.distance_histogram`
+    histogram: NDArray[np.float64]
+    squares: float  # sum of the squares of the rows' weights
+    chunk_rows: NDArray[np.int64]  # (chunks,): rows of each chunk, invalid ones included
+    n_valid: int
+
+    def plus(self, more: ObserveState, passed: AssignState) -> ObserveState:
+        """These rows and those that follow, which `passed` has gathered."""
+        return ObserveState(
+            passed,
+            self.novel + more.novel,
+            self.histogram + more.histogram,
+            self.squares + more.squares,
+            np.concatenate([self.chunk_rows, more.chunk_rows]),
+            self.n_valid + more.n_valid,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Observed(ObserveState):
+    """All rows as they lie about the present centers."""
+
+    gathered: AssignResult  # exact sums, counts and objective of the clusters, and drawn rows
+
+
+@dataclass(frozen=True, slots=True)
+class Observe(Pass[ObserveState, None, Observed]):
+    """Gather sums and profiles of rows about known centers, count those that lie far out, and draw some."""
+
+    saved_as = ObserveState
+
+    assign: Assign
+    reach: NDArray[np.float64]  # (k,): distance from each center beyond which a row is novel
+
+    @staticmethod
+    def memory(sizes: UpdateSizes, reading: ReadingMemory) -> PassMemory:
+        """Memory of an update: centers, sums of each call, and, between its passes, copies of the coreset."""
+        centers = 8 * sizes.n_clusters * sizes.n_features
+        end = 0
+        if sizes.coreset_bytes:
+            end = FOLLOW_CENTERS * centers + FOLLOW_CORESETS * sizes.coreset_bytes
+        return PassMemory(
+            kept=HELD_CENTERS * centers,
+            state=centers + profile_bytes(sizes.n_clusters),
+            n_states=reading.large_states(centers),
+            end=end,
+        )
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of the sums, the largest part of a state."""
+        return self.assign.state_bytes
+
+    def start(self) -> ObserveState:
+        """A state without rows."""
+        novel, histogram = np.zeros(len(self.reach)), np.zeros(BINS + 1)
+        return ObserveState(self.assign.start(), novel, histogram, 0.0, np.empty(0, np.int64), 0)
+
+    def step(self, state: ObserveState, rows: ValidRows) -> tuple[ObserveState, None]:
+        """Add the rows of a chunk."""
+        passed, labels, d2 = self.assign.measured(state.passed, rows)
+        reach, distances, weights = self.reach[labels], np.sqrt(d2), rows.weights if len(rows.weights) else None
+        far = np.flatnonzero(distances > reach)
+        novel = np.bincount(labels[far], None if weights is None else weights[far], minlength=len(self.reach))
+        squares = float(len(labels) if weights is None else weights @ weights)
+        histogram, n_read = distance_histogram(distances, reach, weights), np.array([rows.n_read], np.int64)
+        return state.plus(ObserveState(passed, novel, histogram, squares, n_read, len(labels)), passed), None
+
+    def join(self, first: ObserveState, second: ObserveState) -> ObserveState:
+        """Add the second state to the first, in its memory."""
+        return first.plus(second, self.assign.join(first.passed, second.passed))
+
+    def finish(self, state: ObserveState) -> Observed:
+        """Return what was gathered."""
+        found = (getattr(state, each.name) for each in fields(state))
+        return Observed(*found, self.assign.finish(state.passed))

@@ -5,7 +5,6 @@ Knows nothing of parameters, plans and stages of a fit: `fitting.context` adds t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.checkpoint import CheckpointWriter
-from streamkm.engine.passes import Map, Pass, Saved, Sink, held_outputs, outputs, run
+from streamkm.engine.passes import Pass, Saved, Sink, run
 from streamkm.passes.reader import RowReader, SourceRows
 
 Output = TypeVar("Output")
@@ -36,9 +35,9 @@ class PassContext:
     writer: CheckpointWriter = field(default_factory=CheckpointWriter)
     spill: Spill | None = None  # disk space for sketched rows that do not fit in memory
 
-    def rows(self, chunk_rows: NDArray[np.int64] | None = None) -> SourceRows:
-        """The rows, to be read once; `chunk_rows` (chunks,) are the rows of each chunk, from an earlier pass."""
-        return SourceRows(self.reader, self.weights, chunk_rows)
+    def rows(self, chunk_rows: NDArray[np.int64] | None = None, n_before: int = 0) -> SourceRows:
+        """The rows without those of the first chunks; `chunk_rows` (chunks,): rows of each, from an earlier pass."""
+        return SourceRows(self.reader, self.weights, chunk_rows, n_before)
 
     def run(
         self,
@@ -52,20 +51,3 @@ class PassContext:
         """Read all rows once; see `engine.passes.run`. `record`: name under which the state is saved, or None."""
         saved = None if record is None or self.writer.checkpoint is None else Saved(self.writer, record)
         return run(pass_, self.rows(chunk_rows), self.executor, stage, sink=sink, saved=saved)
-
-    def outputs(self, map_: Map[Output], stage: Stage, chunk_rows: NDArray[np.int64] | None = None) -> Iterator[Output]:
-        """Read all rows once; see `engine.passes.outputs`."""
-        return outputs(map_, self.rows(chunk_rows), self.executor, stage)
-
-    def held_outputs(
-        self,
-        map_: Map[tuple[Any, Any]],
-        stage: Stage,
-        chunk_rows: NDArray[np.int64] | None = None,
-        n_before: int = 0,
-        *,
-        once: bool = False,
-    ) -> Iterator[tuple[Any, Any]]:
-        """Read all rows once, without those of the first chunks; see `engine.passes.held_outputs`."""
-        rows = SourceRows(self.reader, self.weights, chunk_rows, n_before)
-        return held_outputs(map_, rows, self.executor, stage, once=once)

@@ -59,39 +59,26 @@ class Written:
     stage: Stage | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TablePlace:
-    """Where a table is written: a path that ends in .csv or .parquet, and whether it becomes a folder of Parquet."""
-
-    path: Path
-    is_folder: bool = False
-
-    def check(self, *, overwrite: bool) -> None:
-        """Refuse a place that cannot be made or replaced. Raises as `check_table_place`."""
-        if not self.path.parent.is_dir():
-            missing = self.path.parent
-            raise OutputError(f"{self.path} cannot be written: there is no directory {missing}; make it, and try again")
-        if self.path.suffix == ".parquet":
-            pyarrow_parquet()
-        elif self.is_folder:
-            raise OutputError(f"{self.path}/ would be a folder of CSV; leave the slash out, or choose NAME.parquet/")
-        if self.is_folder:
-            check_new_directory(self.path, PART_NAME.format("[0-9]{5,}"), overwrite=overwrite)
-        else:
-            check_new(self.path, overwrite=overwrite)
-
-
-def check_table_place(path: str | os.PathLike[str], *, overwrite: bool) -> TablePlace:
-    """The place of a table of labels that may be made, or replaced.
+def check_table_place(place: str | os.PathLike[str], *, overwrite: bool) -> str:
+    """The absolute place of a table of labels that may be made, or replaced; one that ends in a slash is a folder.
 
     Raises OutputError: a URL, no directory to write to, something there that may not be replaced, or a folder of CSV;
     MissingDependencyError: Parquet without pyarrow.
     """
-    check_local(path)
-    place = TablePlace(Path(path), os.fspath(path).endswith("/"))
-    place.check(overwrite=overwrite)
-    with working_directory(place.path):  # which says whether one may write there
-        return TablePlace(place.path.absolute(), place.is_folder)
+    check_local(place)
+    path, slash = Path(place), "/" * os.fspath(place).endswith("/")
+    if not path.parent.is_dir():
+        raise OutputError(f"{path} cannot be written: there is no directory {path.parent}; make it, and try again")
+    if path.suffix == ".parquet":
+        pyarrow_parquet()
+    elif slash:
+        raise OutputError(f"{path}/ would be a folder of CSV; leave the slash out, or choose NAME.parquet/")
+    if slash:
+        check_new_directory(path, PART_NAME.format("[0-9]{5,}"), overwrite=overwrite)
+    else:
+        check_new(path, overwrite=overwrite)
+    with working_directory(path):  # which says whether one may write there
+        return f"{path.absolute()}{slash}"
 
 
 def nearest_two(X: Any, table: NearestCenters) -> NDArray[np.float64]:
@@ -134,13 +121,10 @@ class RowNames:
         while sum(map(len, self._held)) < n_rows:
             piece = next(self._ids, None)
             if piece is None:
-                raise InvalidInputError(
-                    "there are fewer ids than rows; the data must not change while labels are written"
-                )
-            if isinstance(piece, list):
-                piece = pa.array(piece, pa.string())
+                raise InvalidInputError("there are fewer ids than rows; data must not change while labels are written")
+            piece = pa.array(piece, pa.string()) if isinstance(piece, list) else piece
             self._held += piece.chunks if isinstance(piece, pa.ChunkedArray) else [piece]
-        held = pa.chunked_array(self._held) if self._held else pa.chunked_array([], pa.string())
+        held = pa.chunked_array(self._held, None if self._held else pa.string())
         self._held = held.slice(n_rows).chunks
         return held.slice(0, n_rows)
 
@@ -153,7 +137,7 @@ class RowNames:
 def write_table(
     found: Iterator[NDArray[np.float64]],
     model: Model,
-    place: TablePlace,
+    place: str,
     stage: Stage,
     names: RowNames,
     *,
@@ -164,7 +148,7 @@ def write_table(
     Raises InvalidInputError: if there are not as many ids as rows; DiskFullError, OutputError: the old table is as it
     was.
     """
-    path, n_skipped = place.path, 0
+    path, n_skipped = Path(place), 0
 
     def pieces() -> Iterator[Piece]:
         nonlocal n_skipped
@@ -175,18 +159,17 @@ def write_table(
                 yield names.take(len(values)), list(_columns(values, model))
         names.end()
 
-    if not place.is_folder:
+    if place.endswith("/"):
+        with working_directory(path) as hidden, named(hidden, path), writing(path):
+            made, rest, numbers = hidden / "table", pieces(), count()
+            made.mkdir()
+            while _write_parquet(made / PART_NAME.format(f"{next(numbers):05}"), names.column, rest, FILE_ROWS):
+                pass
+            check_table_place(place, overwrite=overwrite)  # once more: the pass may have taken hours
+            replace_tree(made, path, hidden / REPLACED)
+    else:
         write = _write_csv if path.suffix == ".csv" else _write_parquet
         replace_file(path, lambda file: write(file, names.column, pieces()), overwrite=overwrite)
-        return Written(stage.rows, n_skipped, stage)
-    with working_directory(path) as hidden, named(hidden, path), writing(path):
-        made, rest = hidden / "table", pieces()
-        made.mkdir()
-        for number in count():
-            if not _write_parquet(made / PART_NAME.format(f"{number:05}"), names.column, rest, FILE_ROWS):
-                break
-        place.check(overwrite=overwrite)  # once more: the pass may have taken hours
-        replace_tree(made, path, hidden / REPLACED)
     return Written(stage.rows, n_skipped, stage)
 
 

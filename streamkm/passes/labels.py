@@ -30,7 +30,7 @@ from streamkm.core.exceptions import ClusterError, OutputError
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Folded
 from streamkm.engine.checkpoint import CheckpointWriter
-from streamkm.engine.passes import Map
+from streamkm.engine.passes import Map, held_outputs
 from streamkm.engine.records import pack
 from streamkm.passes.context import PassContext
 from streamkm.passes.predict import nearest_labels
@@ -41,19 +41,6 @@ OF_LABELS = r"zarr\.json|c"  # names in the directory of such an array
 ROWS_PER_WRITE = 1 << 20  # labels of a storage chunk: one call writes one, so no two calls write the same file
 
 logger = logging.getLogger(__name__)
-
-
-class UnsavedLabels:
-    """Labels that no checkpoint holds: a run that continues makes them again."""
-
-    held: ClassVar[bool] = False
-
-    def restore(self, n_items: int) -> bool:  # noqa: ARG002 - they are gone with the run that made them
-        """Nothing is saved."""
-        return False
-
-    def save(self, name: str, folded: Folded[Any]) -> None:
-        """Nothing is saved."""
 
 
 class GatheredLabels:
@@ -93,8 +80,8 @@ class GatheredLabels:
             self._n_written = stop
 
 
-class HeldLabels(UnsavedLabels):
-    """Labels of all rows, where they were made.
+class HeldLabels:
+    """Labels of all rows, where they were made; no checkpoint holds them.
 
     `handles`: of int32 labels, one for each chunk that was read. `rows`: int64 (chunks,), how many labels each has.
     `n_skipped`: labels that are -1; 0 until `count` was called.
@@ -155,6 +142,13 @@ class HeldLabels(UnsavedLabels):
         self.handles.append(output)
         self.n_taken += 1
 
+    def restore(self, n_items: int) -> bool:  # noqa: ARG002 - they are gone with the run that made them
+        """Nothing is saved."""
+        return False
+
+    def save(self, name: str, folded: Folded[Any]) -> None:
+        """Nothing is saved."""
+
 
 def check_labels_place(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """The path of a Zarr array of labels that may be made, or replaced.
@@ -205,7 +199,7 @@ def check_directory(path: str) -> None:
 def label_pass(context: PassContext, model: Model, stage: Stage) -> HeldLabels:
     """Read all rows once and label them."""
     handles, counts = context.executor.handles(), array("q")
-    for handle, n_rows in context.held_outputs(Label(model, model.table()), stage):
+    for handle, n_rows in held_outputs(Label(model, model.table()), context.rows(), context.executor, stage):
         handles.append(handle)
         counts.append(n_rows)
     stage.rows = sum(counts)

@@ -22,7 +22,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.progress import Stage
 from streamkm.engine.memory import PassMemory
-from streamkm.engine.passes import Map
+from streamkm.engine.passes import Map, outputs
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Invalid, RowReader, ValidRows
 from streamkm.sources.base import Rows
@@ -52,43 +52,24 @@ def lazy_map(
         )
     reader = RowReader(source.remote_view(), 0, model.metric, invalid)
     prepare = partial(_prepared, reader, model, function)
-    row = Rows(_zero_row(source.n_features, source.dtype, sparse=source.is_sparse), np.zeros(1, np.int64))
-    meta = _mapped(row, prepare())[:0]
+    shape = (0, source.n_features)
+    no_rows = sp.csr_array(shape, dtype=source.dtype) if source.is_sparse else np.empty(shape, source.dtype)
+    meta = _mapped(Rows(no_rows, np.empty(0, np.int64)), prepare())
     return source.lazily(_mapped, prepare, meta=meta, n_columns=n_columns)
 
 
-def _prepared(
-    reader: RowReader, model: Model, function: Callable[..., NDArray[Any]]
-) -> tuple[RowReader, Model, Callable[..., NDArray[Any]], NearestCenters]:
+def _prepared(reader: RowReader, model: Model, function: Callable[..., NDArray[Any]]) -> tuple[RowReader, Values]:
     """Arguments of all blocks; the table, as large as the centers, is made where blocks are computed."""
-    return reader, model, function, model.table()
+    return reader, Values(model, model.table(), function)
 
 
-def _mapped(rows: Rows, prepared: tuple[RowReader, Model, Callable[..., NDArray[Any]], NearestCenters]) -> NDArray[Any]:
+def _mapped(rows: Rows, prepared: tuple[RowReader, Values]) -> NDArray[Any]:
     """Values of the function for a block; rows that are made dense are processed in pieces."""
-    reader, model, function, table = prepared
-    parts = [rows] if model.preparation is None else pieces(rows, model.preparation, LARGEST_CHUNK_BYTES)
-    return np.concatenate([_mapped_part(part, reader, model, function, table) for part in parts])
-
-
-def _mapped_part(
-    rows: Rows, reader: RowReader, model: Model, function: Callable[..., NDArray[Any]], table: NearestCenters
-) -> NDArray[Any]:
-    X = rows.X if model.preparation is None else model.preparation.apply(rows.X)
-    valid = reader.checked(X, rows.places)
-    X = valid.X if len(valid.places) else _zero_row(X.shape[1], X.dtype, sparse=sp.issparse(X))
-    values = function(model.place(X), table)
-    if values.dtype.kind == "i":
-        values = model.names(values)
-    if valid.kept is None:
-        return values
-    out = np.full((valid.n_read, *values.shape[1:]), -1 if values.dtype.kind == "i" else np.nan, values.dtype)
-    out[valid.kept] = values[: len(valid.kept)]
-    return out
-
-
-def _zero_row(n_features: int, dtype: np.dtype[Any], *, sparse: bool) -> Matrix:
-    return sp.csr_array((1, n_features), dtype=dtype) if sparse else np.zeros((1, n_features), dtype)
+    reader, values = prepared
+    steps = values.model.preparation
+    parts = [rows] if steps is None else pieces(rows, steps, LARGEST_CHUNK_BYTES)
+    found = ((part.X if steps is None else steps.apply(part.X), part.places) for part in parts)
+    return np.concatenate([values.output(reader.checked(*each)) for each in found])
 
 
 FEWEST_AT_ONCE = 64  # dense rows whose distances to all centers are taken together
@@ -133,7 +114,7 @@ def map_rows(
     `function`: see `Values`. `wide`: whether the function returns a row of values for each row.
     """
     values = (WideValues if wide else Values)(model, model.table(), function)
-    for part in context.outputs(values, stage):
+    for part in outputs(values, context.rows(), context.executor, stage):
         stage.rows += len(part)
         yield part
 

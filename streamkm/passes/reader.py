@@ -48,12 +48,6 @@ class RowReader:
     # all of them
     may_index: bool = False
 
-    def large(self, state_bytes: float) -> Large:
-        """Whether states or items decide the runs of a fold with states of this size; see `Executor.fold`."""
-        if self.source.streams or (self.source.sequential and state_bytes <= self.target_bytes):
-            return "items"
-        return "state" if state_bytes > self.target_bytes else None
-
     def items(
         self, executor: Executor, weights: NDArray[np.float64], chunk_rows: NDArray[np.int64] | None
     ) -> Iterator[ReadItem]:
@@ -72,10 +66,6 @@ class RowReader:
                 raise InvalidInputError(f"sample_weight has {len(weights):,} values; {self.source.name} has more rows")
             yield item, n_rows, weights[first_row:stop] if len(weights) else NO_WEIGHTS, first_row, index
             first_row = stop
-
-    def for_calls(self, executor: Executor) -> RowReader:
-        """The reader for calls, which carries no rows to a cluster."""
-        return replace(self, source=executor.for_calls(self.source))
 
     def index_rows(self, item: Item) -> IndexedRows | None:
         """Find an item's rows without reading them; None unless `may_index` and the source can."""
@@ -100,10 +90,6 @@ class RowReader:
         """Read an item of `items`, or a chunk, as `read` does."""
         rows = self.rows(item)
         return self.checked(rows.X, rows.places)
-
-    def rows_again(self, chunk: Chunk) -> Matrix:
-        """The valid rows of a chunk that was read before."""
-        return self.read_rows(chunk).X
 
     def checked(self, X: Matrix, places: NDArray[np.int64]) -> ValidRows:
         """Take out invalid rows; see `read`."""
@@ -188,12 +174,15 @@ class SourceRows:
         return islice(self.row_reader.items(executor, self.weights, self.chunk_rows), self.n_before, None)
 
     def reader(self, executor: Executor) -> RowReader:
-        """The reader for calls."""
-        return self.row_reader.for_calls(executor)
+        """The reader for calls, which carries no rows to a cluster."""
+        return replace(self.row_reader, source=executor.for_calls(self.row_reader.source))
 
     def large(self, state_bytes: float) -> Large:
-        """See `RowReader.large`."""
-        return self.row_reader.large(state_bytes)
+        """Whether states or items decide the runs of a fold with states of this size; see `Executor.fold`."""
+        source, is_large = self.row_reader.source, state_bytes > self.row_reader.target_bytes
+        if source.streams or (source.sequential and not is_large):
+            return "items"
+        return "state" if is_large else None
 
     @contextmanager
     def reading(self, stage: Stage) -> Iterator[None]:
@@ -207,10 +196,9 @@ class SourceRows:
 
 def _without_nan(X: Matrix) -> Matrix:
     """Rows with 0 in place of NaN, copied."""
-    if isinstance(X, np.ndarray):
-        return np.where(np.isnan(X), X.dtype.type(0), X)
     rows = X.copy()
-    rows.data[np.isnan(rows.data)] = 0
+    values = rows if isinstance(rows, np.ndarray) else rows.data
+    values[np.isnan(values)] = 0
     return rows
 
 
@@ -230,31 +218,32 @@ def largest_d2(X: Matrix) -> float:
 def what_is_invalid(X: Matrix, row: int, d2norm: float) -> str:
     """The message about a row whose squared norm is not accepted."""
     values = X[row] if isinstance(X, np.ndarray) else X.data[X.indptr[row] : X.indptr[row + 1]]
-    if np.isnan(d2norm):
-        return "NaN"
-    if np.isinf(values).any():
-        return "infinity"
+    if np.isnan(d2norm) or np.isinf(values).any():
+        return "NaN" if np.isnan(d2norm) else "infinity"
     found = f"of {d2norm:.6g}" if np.isfinite(d2norm) else "that float64 does not hold"
-    precision = "double" if largest_d2(X) == LARGEST_D2 else "single"
-    return (
-        f"a squared norm {found}, above {largest_d2(X):g}, the most that sums in {precision} precision have room for,"
-    )
+    most, precision = largest_d2(X), "double" if largest_d2(X) == LARGEST_D2 else "single"
+    return f"a squared norm {found}, above {most:g}, the most that sums in {precision} precision have room for,"
 
 
 def _describe_invalid(
     source: RowSource, X: Matrix, d2norms: NDArray[np.float64], places: NDArray[np.int64], row: int
 ) -> str:
-    what = what_is_invalid(X, row, float(d2norms[row]))
-    remedy = 'pass invalid="skip" to leave such rows out (they get the label -1)'
+    """The message about an invalid row: what is wrong, where, and remedies."""
+    what, column, domains = what_is_invalid(X, row, float(d2norms[row])), "", ""
+    remedies = ['pass invalid="skip" to leave such rows out (they get the label -1)']
     if what == "NaN":
-        remedy += ', or fit StreamKMeans with invalid="mean" to fill missing values'
-    if what.startswith("a squared norm"):
-        remedy = f"divide all values by a number, or {remedy}"
-    if what == "infinity":
-        steps = {each["step"] if isinstance(each, dict) else each for each in (source.made_with or {}).get("steps", ())}
-        remedy = "; ".join([remedy, *(DOMAINS[step] for step in sorted(steps & DOMAINS.keys()))])
-    column = _first_column(source, X[row]) if isinstance(X, np.ndarray) else ""
-    return f"{what} in {column}{source.describe(int(places[row]))}; {remedy}"
+        remedies.append('fit StreamKMeans with invalid="mean" to fill missing values')
+    elif what == "infinity":
+        steps = source.prepared_by.steps if source.prepared_by else ()
+        domains = "".join(f"; {DOMAINS[step]}" for step in steps if step in DOMAINS)
+    else:
+        remedies.insert(0, "divide all values by a number")
+    wrong = np.flatnonzero(~np.isfinite(X[row])) if isinstance(X, np.ndarray) else ()
+    if source.feature_names is not None and len(wrong):
+        name = source.feature_names[wrong[0]]
+        hint = "" if name else " (do lines end in a delimiter? Choose the other columns with columns=)"
+        column = f"column {name!r}{hint}, "
+    return f"{what} in {column}{source.describe(int(places[row]))}; {'; or '.join(remedies)}{domains}"
 
 
 def missing_everywhere(source: RowSource) -> str:
@@ -265,13 +254,3 @@ def missing_everywhere(source: RowSource) -> str:
     wrong = np.flatnonzero(~np.isfinite(X).any(axis=0))
     names = range(X.shape[1]) if source.feature_names is None else source.feature_names
     return f"; column {names[wrong[0]]!r} has no value in the first {len(X):,} rows: leave it out" if len(wrong) else ""
-
-
-def _first_column(source: RowSource, values: NDArray[Any]) -> str:
-    """Name of the column of a row's first value that is not finite; empty if columns have no names."""
-    wrong = np.flatnonzero(~np.isfinite(values))
-    names = source.feature_names
-    if names is None or not len(wrong):
-        return ""
-    hint = "" if names[wrong[0]] else " (do lines end in a delimiter? Choose the other columns with columns=)"
-    return f"column {names[wrong[0]]!r}{hint}, "

@@ -101,3 +101,13 @@ class FitSizes:
             n_threads=self.reading.n_threads,
             dense=self.rows.dense,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateSizes:
+    """Sizes that the memory of an update follows from."""
+
+    n_clusters: int
+    n_features: int
+    coreset_bytes: int  # of the rows of a coreset; 0: clusters stay where they are, as when rows are only labelled
+    held_bytes: int  # of the state of before, which the process holds already

@@ -18,21 +18,22 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.columns import Columns, Occurring
 from streamkm.cluster.held_rows import Spill
-from streamkm.cluster.rows import NO_WEIGHTS, Block
+from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
-from streamkm.core.matrix import added_in_order
+from streamkm.core.matrix import Matrix, added_in_order
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.memory import PassMemory
-from streamkm.engine.passes import Map, Pass
+from streamkm.engine.passes import Map, Pass, held_outputs, outputs
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import BlockTotals, ChunkCounts, Gathered, SavedRows
-from streamkm.passes.reader import RowReader, ValidRows, missing_everywhere
+from streamkm.passes.reader import RowReader, SourceRows, ValidRows, missing_everywhere
 from streamkm.passes.sketch_rows import SketchRows
 from streamkm.sketches import Sketch, SketchFit
 from streamkm.sketches.base import SketchFitBytes
+from streamkm.sources.chunks import Chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,10 @@ def sketch_pass(
     stage.advance(n_before)
     # the nodes of several calls would need too much memory on one worker, and progress is saved as calls are told
     once = gathered.tree is None and (record is None or writer.checkpoint is None)
-    for handle, told in context.held_outputs(map_, stage, chunk_rows, n_before, once=once):
+    rows = context.rows(chunk_rows, n_before)
+    for handle, told in held_outputs(map_, rows, context.executor, stage, once=once):
         if holds:
-            read = partial(reader.rows_again, chunks[len(handles)]) if chunks else None
+            read = partial(_again, reader, chunks[len(handles)]) if chunks else None
             handles.append(spill.keep(handle, read) if spill and isinstance(handle, Block) else handle)
         if told is None:  # a later chunk of the same call tells
             continue
@@ -129,6 +131,11 @@ def sketch_pass(
     if spill is not None:
         spill.end()
     return sketched
+
+
+def _again(reader: RowReader, chunk: Chunk) -> Matrix:
+    """The valid rows of a chunk that was read before."""
+    return reader.read_rows(chunk).X
 
 
 def _restore(
@@ -183,8 +190,7 @@ class Count(Map[int]):
 
 def count_pass(context: PassContext, stage: Stage) -> NDArray[np.int64]:
     """Read all rows once to count those of each chunk (chunks,), which weights of rows of text need."""
-    unweighted = replace(context, weights=NO_WEIGHTS)
-    counts = np.array(list(unweighted.outputs(Count(), stage)), np.int64)
+    counts = np.array(list(outputs(Count(), SourceRows(context.reader), context.executor, stage)), np.int64)
     stage.rows = int(counts.sum())
     return counts
 

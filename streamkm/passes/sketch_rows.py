@@ -134,9 +134,9 @@ def rows_ahead(context: PassContext, n_wanted: int, row_bytes: int, stage: Stage
     chunks = reader.source.cut(reader.target_bytes)
     places = _places(chunks, n_wanted)
     items = enumerate(SourceRows(reader).items(context.executor))
-    rows = ChosenRows(reader, chosen=tuple(item for place, item in items if place in places))
-    parts = []
-    for X, n_read in outputs(Evenly(-(-n_wanted // rows.n_items)), rows, context.executor, stage):
+    chosen, parts = tuple(item for place, item in items if place in places), []
+    evenly = Evenly(-(-n_wanted // len(chosen)))
+    for X, n_read in outputs(evenly, ChosenRows(reader, chosen=chosen), context.executor, stage):
         parts.append(X)
         stage.rows += n_read
     return stacked(parts)
@@ -147,11 +147,6 @@ class ChosenRows(SourceRows):
     """Rows of some chunks of a source."""
 
     chosen: tuple[ReadItem, ...] = ()
-
-    @property
-    def n_items(self) -> int:
-        """Number of chosen chunks."""
-        return len(self.chosen)
 
     def items(self, executor: Executor) -> Iterator[ReadItem]:  # noqa: ARG002 - they were made before
         """The chosen chunks."""

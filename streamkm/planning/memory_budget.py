@@ -19,10 +19,10 @@ from streamkm.core.memory import (
 )
 from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.memory import MIB, ReadingMemory
+from streamkm.passes.assign import Observe
 from streamkm.passes.gathered import CANDIDATES
-from streamkm.passes.observe import Observe, UpdateSizes
 from streamkm.passes.predict import Values, labelled_bytes
-from streamkm.passes.sizes import Sizes
+from streamkm.passes.sizes import Sizes, UpdateSizes
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import HELD_SHARE, PlannedWorkers, excess_bytes, process_memory
 from streamkm.sources.base import RowSource

@@ -11,7 +11,7 @@ from streamkm.core.progress import Stage
 from streamkm.engine import checkpoint as saving
 from streamkm.engine import open_executor
 from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
-from streamkm.engine.passes import Map, Pass
+from streamkm.engine.passes import Map, Pass, outputs
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.sources import open_source
@@ -89,7 +89,7 @@ def test_states_and_outputs_are_those_of_all_rows_in_order(X, executor, chunk_ro
     with open_executor(executor) as workers:
         context = context_of(X, workers, chunk_rows)
         seen = context.run(Zeros(6), stage, sink=sink)
-        largest = list(context.outputs(Largest(), Stage("largest")))
+        largest = list(outputs(Largest(), context.rows(), workers, Stage("largest")))
     np.testing.assert_array_equal(seen.zeros, (X == 0).sum(axis=0))
     assert seen.n_rows == len(X) == sum(sink.taken)
     assert seen.order == sorted(seen.order)

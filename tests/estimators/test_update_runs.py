@@ -13,7 +13,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from streamkm import IncrementalKMeans, open_source
 from streamkm.core.exceptions import CheckpointError
-from streamkm.passes.observe import Observe
+from streamkm.passes.assign import Observe
 from tests.children import update_of, update_outcome
 from tests.dask_processes import cluster_of
 from tests.programs import forking

@@ -16,7 +16,7 @@ from streamkm import SketchOptions, StreamKernelKMeans, StreamKMeans, open_sourc
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import with_process_memory
 from streamkm.deduplication.plan import plan_run
-from streamkm.passes.observe import UpdateSizes
+from streamkm.passes.sizes import UpdateSizes
 from streamkm.planning.memory_budget import MemoryBudget, accepted
 from streamkm.planning.plan import PlannedSketch
 from streamkm.planning.sample_plan import plan_sweep
