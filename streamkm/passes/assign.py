@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -293,5 +293,5 @@ class Observe(Pass[ObserveState, None, Observed]):
 
     def finish(self, state: ObserveState) -> Observed:
         """Return what was gathered."""
-        found = (getattr(state, each.name) for each in fields(state))
-        return Observed(*found, self.assign.finish(state.passed))
+        rest = state.novel, state.histogram, state.squares, state.chunk_rows, state.n_valid
+        return Observed(state.passed, *rest, self.assign.finish(state.passed))

@@ -29,7 +29,7 @@ def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] 
     text = hashed_text(source)
     if text is not None:
         batches = (batch.documents for batch in text.batches(READ_BYTES))
-        return _found(((len(each), lambda i, each=each: _shortened(each[i])) for each in batches), wanted)
+        return _found(((len(each), partial(_shortened, each)) for each in batches), wanted)
     first = (source.made_with or {}).get("first_index", 0)
     return _found_rows(source, wanted, lambda values: _values_text(values, source.is_sparse, names, first))
 
@@ -71,8 +71,9 @@ def row_ids(source: RowSource, wanted: Sequence[int]) -> dict[int, str]:
     return {row: str(value) for row, value in plain.items() if value is not None}
 
 
-def _shortened(document: Any) -> str:
+def _shortened(documents: Sequence[Any], number: int) -> str:
     """The beginning of a document, in one line."""
+    document = documents[number]
     text = document if isinstance(document, str) else " ".join(map(str, document))
     line = " ".join(text[: 4 * CHARACTERS].split())
     return line if len(line) <= CHARACTERS else f"{line[: CHARACTERS - 3]}..."

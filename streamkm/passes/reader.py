@@ -88,7 +88,11 @@ class RowReader:
 
     def read_rows(self, item: Item) -> ValidRows:
         """Read an item of `items`, or a chunk, as `read` does."""
-        rows = self.rows(item)
+        if isinstance(item, tuple):  # a chunk of a Dask array: its graph, and what that needs
+            chunk, block, inputs = item
+            X = self.source.finished(block.compute(inputs))
+            return self.checked(X, row_places(chunk.start, chunk.start + X.shape[0]))
+        rows = self.source.read(item) if isinstance(item, Chunk) else item
         return self.checked(rows.X, rows.places)
 
     def checked(self, X: Matrix, places: NDArray[np.int64]) -> ValidRows:
@@ -112,16 +116,6 @@ class RowReader:
             X = normalized(X)
             d2norms = row_d2norms(X)
         return ValidRows(X, places, n_read, kept, d2norms)
-
-    def rows(self, item: Item) -> Rows:
-        """Read an item as the source gives it."""
-        if isinstance(item, tuple):  # a chunk of a Dask array: its graph, and what that needs
-            chunk, block, inputs = item
-            X = self.source.finished(block.compute(inputs))
-            return Rows(X, row_places(chunk.start, chunk.start + X.shape[0]))
-        if isinstance(item, Chunk):
-            return self.source.read(item)
-        return item
 
 
 @dataclass(frozen=True, slots=True)
