@@ -285,7 +285,9 @@ class Observe(Pass[ObserveState, None, Observed]):
         novel = np.bincount(labels[far], None if weights is None else weights[far], minlength=len(self.reach))
         squares = float(len(labels) if weights is None else weights @ weights)
         histogram, n_read = distance_histogram(distances, reach, weights), np.array([rows.n_read], np.int64)
-        return state.plus(ObserveState(passed, novel, histogram, squares, n_read, len(labels)), passed), None
+        return state.plus(
+            ObserveState(passed, novel.astype(np.float64), histogram, squares, n_read, len(labels)), passed
+        ), None
 
     def join(self, first: ObserveState, second: ObserveState) -> ObserveState:
         """Add the second state to the first, in its memory."""

@@ -232,7 +232,7 @@ def _describe_invalid(
         domains = "".join(f"; {DOMAINS[step]}" for step in steps if step in DOMAINS)
     else:
         remedies.insert(0, "divide all values by a number")
-    wrong = np.flatnonzero(~np.isfinite(X[row])) if isinstance(X, np.ndarray) else ()
+    wrong = np.flatnonzero(~np.isfinite(X[row])) if isinstance(X, np.ndarray) else np.empty(0, np.int64)
     if source.feature_names is not None and len(wrong):
         name = source.feature_names[wrong[0]]
         hint = "" if name else " (do lines end in a delimiter? Choose the other columns with columns=)"
