@@ -3,7 +3,6 @@
 Clusters come from the estimators, as for a user. Nothing here searches for centers.
 """
 
-from streamkm.deduplication.result import Deduplicated
-from streamkm.deduplication.search import dedupe
+from streamkm.deduplication.search import Deduplicated, dedupe
 
 __all__ = ["Deduplicated", "dedupe"]

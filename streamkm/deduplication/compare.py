@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +85,9 @@ def near(X: Matrix, Y: Matrix, threshold: float) -> NDArray[np.bool_]:
     `X`, `Y`: ndarray or csr_array (a, d), (b, d), of unit length, or of zeros, whose cosine to anything is 0; both of
     one kind.
     """
-    products = _products(X, Y)
+    products = X @ Y.T
+    if not isinstance(products, np.ndarray):
+        products = products.toarray()
     doubt = _doubt(X)
     found: NDArray[np.bool_] = products >= threshold + doubt
     first, second = np.nonzero(np.abs(products - threshold) < doubt)
@@ -99,12 +100,6 @@ def near(X: Matrix, Y: Matrix, threshold: float) -> NDArray[np.bool_]:
 def count_compared(kept: NDArray[np.bool_]) -> int:
     """Pairs that `kept_rows` compares if it takes the rows one by one: each with those kept before it."""
     return int((np.cumsum(kept) - kept).sum())
-
-
-def _products(X: Matrix, Y: Matrix) -> NDArray[Any]:
-    """``X Y^T``, in the rows' dtype."""
-    products = X @ Y.T
-    return np.asarray(products if isinstance(products, np.ndarray) else products.toarray())
 
 
 def _doubt(X: Matrix) -> float:
@@ -140,11 +135,6 @@ class Compared:
     pairs: list[NDArray[np.int64]] = field(default_factory=list)
     # pairs that were compared; pairs of a probe and another row at the threshold or above; those of them in the first
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, np.int64))
-
-    @classmethod
-    def nothing(cls, n_rows: int, n_clusters: int) -> Compared:
-        """The state before the first bucket."""
-        return cls(np.zeros(n_rows, np.bool_), np.zeros(n_rows, np.bool_), np.zeros(n_clusters, np.bool_))
 
     def joined(self) -> Compared:
         """The same, with all pairs in one array."""

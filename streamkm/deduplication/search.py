@@ -7,26 +7,25 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.display import Lines
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.memory import memory_limit_bytes, trim_heap, with_process_memory
-from streamkm.core.progress import Progress
+from streamkm.core.progress import Progress, Stage
 from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.compare import Compared, Comparison, compare_bucket
 from streamkm.deduplication.plan import BorderRows, GatherPlan, invited, plan_run
-from streamkm.deduplication.result import Deduplicated
 from streamkm.engine import Executor, local_executor, open_executor, under_limit
 from streamkm.engine.checkpoint import CheckpointWriter
 from streamkm.engine.passes import outputs
 from streamkm.estimators.input_rows import checkpoint_writer, limit_of_run
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.labelling import FewClustersWarning
-from streamkm.estimators.validation import check_parameters, check_value, one_of
+from streamkm.estimators.validation import check_parameters, check_value, number, one_of
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.planning.memory_budget import accepted
@@ -38,6 +37,44 @@ LLOYD_STEPS = 10  # more would not bring near-duplicates together
 PROBES = 512  # rows that are compared with all others, to tell what clusters keep apart
 
 Keep = Literal["nearest", "farthest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deduplicated(Lines):
+    """Which rows are kept."""
+
+    rows: NDArray[np.int64]  # (r,): numbers of the rows that are kept, ascending, counted from 0
+    n_rows: int  # of the data
+    n_skipped: int  # of them with NaN or infinity, which are not kept
+    n_clusters: int  # within which rows were compared
+    largest_cluster: int  # rows of the largest
+    # pairs of rows: each with those of its cluster that were kept before it, and guests with those that were kept
+    n_compared: int
+    # share of the pairs at the threshold or above that have both rows in one cluster or one as its guest
+    recall: float | None
+    recall_pairs: int  # by how many pairs of a few rows with all others; None where there are no such pairs
+    stages: tuple[Stage, ...] = ()  # seconds, rows and bytes read of each stage
+
+    @property
+    def n_removed(self) -> int:
+        """Rows that are near-duplicates of one that is kept."""
+        return self.n_rows - self.n_skipped - len(self.rows)
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Label and text, for people."""
+        skipped = f" ({self.n_skipped:,} skipped)" if self.n_skipped else ""
+        recall = "no near-duplicates among the pairs that were looked at"
+        if self.recall is not None:
+            recall = f"about {self.recall:.1%} of near pairs are compared, by {self.recall_pairs:,} of them"
+        return [
+            ("rows", f"{self.n_rows:,}{skipped}"),
+            ("kept", f"{len(self.rows):,}"),
+            ("removed", f"{self.n_removed:,}"),
+            ("clusters", f"{self.n_clusters:,}, {self.largest_cluster:,} rows in the largest"),
+            ("compared", f"{self.n_compared:,} pairs"),
+            ("recall", recall),
+            ("time", f"{sum(stage.seconds for stage in self.stages):.2f} s"),
+        ]
 
 
 def dedupe(
@@ -112,7 +149,9 @@ def dedupe(
     >>> dedupe(X, 0.99, n_clusters=2, random_state=0).n_removed
     2
     """
-    check_options(threshold, keep, invalid)
+    check_value("threshold", threshold, number(lambda value: 0 < value <= 1, "a cosine above 0 and at most 1, as 0.95"))
+    check_value("keep", keep, one_of(("nearest", "farthest")))
+    check_value("invalid", invalid, one_of(("raise", "skip")))
     source = open_source(X)
     if not source.replayable or source.is_sketched:
         what = "holds sketched rows" if source.is_sketched else "can be walked once only"
@@ -137,16 +176,7 @@ def dedupe(
     estimator.set_params(memory_limit=with_process_memory(memory_limit, plan.process_memory))
     more = {"threshold": float(threshold), "keep": keep}
     with checkpoint_writer(estimator, source, checkpoint, plan, more=more) as writer:
-        return _Run(source, estimator, float(threshold), keep == "farthest", writer).run()
-
-
-def check_options(threshold: Any, keep: Any, invalid: Any) -> None:
-    """Refuse what is no cosine above 0, and other rules than there are."""
-    number = isinstance(threshold, Real) and not isinstance(threshold, bool)
-    if not number or not 0 < float(threshold) <= 1:
-        raise InvalidParameterError(f"threshold={threshold!r}; needed: a cosine above 0 and at most 1, as 0.95")
-    check_value("keep", keep, one_of(("nearest", "farthest")))
-    check_value("invalid", invalid, one_of(("raise", "skip")))
+        return _Run(source, estimator, float(threshold), keep == "farthest", writer, Progress(progress)).run()
 
 
 def default_clusters(source: RowSource) -> int:
@@ -169,22 +199,24 @@ class _Clustered:
     seed: int
 
 
+@dataclass
 class _Run:
     """One search for near-duplicates, in three stages: cluster, gather, compare."""
 
-    def __init__(
-        self, source: RowSource, estimator: StreamKMeans, threshold: float, farthest: bool, writer: CheckpointWriter
-    ):
-        self.source, self.estimator, self.writer = source, estimator, writer
-        self.threshold, self.farthest = threshold, farthest
-        self.progress = Progress(estimator.progress)
+    source: RowSource
+    estimator: StreamKMeans
+    threshold: float
+    farthest: bool
+    writer: CheckpointWriter
+    progress: Progress
 
     def run(self) -> Deduplicated:
         """Do what an earlier run has not done."""
         clustered = self._clustered()
         labels, n_clusters = clustered.labels, len(clustered.centers)
         sizes = np.bincount(labels[labels >= 0], minlength=n_clusters)
-        told = self.writer.load("compared", Compared) or Compared.nothing(len(labels), n_clusters)
+        none = np.zeros(len(labels), np.bool_)
+        told = self.writer.load("compared", Compared) or Compared(none, none.copy(), np.zeros(n_clusters, np.bool_))
         plan = GatherPlan.of(self.source, self.estimator, sizes)
         plan.bucket_of[told.done] = -1
         todo = np.unique(plan.bucket_of[~told.done & (sizes > 0)]).tolist()
