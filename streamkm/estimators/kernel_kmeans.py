@@ -36,11 +36,10 @@ from streamkm.estimators.validation import (
     random_streams,
     searching,
 )
-from streamkm.fitting.context import FitContext, check_clusters
+from streamkm.fitting.context import FitContext, KernelRule, check_clusters
 from streamkm.fitting.kernel.fit import KernelSettings, run_kernel_fit
 from streamkm.fitting.kernel.landmarks import Choice
 from streamkm.fitting.kernel.maps import MapRule, exact_objective, kernel_objective
-from streamkm.fitting.mapping import KernelRule
 from streamkm.passes.reader import RowReader
 from streamkm.planning.kernel_plan import (
     COLUMN_SKETCHES,

@@ -20,8 +20,7 @@ from streamkm.core.matrix import Matrix, added_in_order, as_working, rows_betwee
 from streamkm.core.memory import trim_heap
 from streamkm.core.progress import Stage
 from streamkm.engine.passes import Map, held_outputs
-from streamkm.fitting.context import FitContext, Settings, check_clusters
-from streamkm.fitting.mapping import FoundKernel
+from streamkm.fitting.context import FitContext, FoundKernel, Settings, check_clusters
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
 from streamkm.passes.sketch_rows import rows_ahead

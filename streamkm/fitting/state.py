@@ -16,8 +16,7 @@ from streamkm.cluster.normalization import Normalization
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample, first_rows
 from streamkm.cluster.seeding.draws import DrawRule
-from streamkm.fitting.context import FitContext
-from streamkm.fitting.mapping import FoundKernel
+from streamkm.fitting.context import FitContext, FoundKernel
 from streamkm.passes.assign import AssignResult
 from streamkm.sketches import Sketch
 

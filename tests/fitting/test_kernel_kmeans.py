@@ -19,7 +19,6 @@ from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.engine import open_executor
 from streamkm.fitting.kernel.bandwidth import gamma_by_rule, gamma_by_scale, mean_d2
-from streamkm.fitting.kernel.column_sketches import column_sketch, sketched_columns_map
 from streamkm.fitting.kernel.landmarks import (
     Choice,
     choose_landmarks,
@@ -27,7 +26,7 @@ from streamkm.fitting.kernel.landmarks import (
     rank_leverage_scores,
     ridge_leverage_scores,
 )
-from streamkm.fitting.kernel.maps import kernel_objective, landmark_sketch
+from streamkm.fitting.kernel.maps import column_sketch, kernel_objective, landmark_sketch, sketched_columns_map
 from streamkm.planning.kernel_plan import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, KernelSizes, kernel_sizes
 from streamkm.sketches import GramFit, Kernel, KernelColumns, KernelMap
 from streamkm.sketches.kernel_columns import KERNELS

@@ -12,7 +12,7 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
-from streamkm.fitting.mapping import KernelRule
+from streamkm.fitting.context import KernelRule
 from streamkm.kernels.sketch import kernel_values
 from streamkm.sketches.kernel_columns import BATCH_ROWS, WITHOUT_GAMMA, Kernel, KernelFunction
 

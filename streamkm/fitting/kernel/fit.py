@@ -15,12 +15,11 @@ from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import Executor
 from streamkm.fitting.centers import search_centers
-from streamkm.fitting.context import FitContext, Settings
+from streamkm.fitting.context import FitContext, FoundKernel, KernelRule, Mapping, Settings, given_back
 from streamkm.fitting.kernel.bandwidth import resolved
 from streamkm.fitting.kernel.landmarks import precomputed_landmarks
 from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample, neighbor_mapping
 from streamkm.fitting.kmeans import run_fit
-from streamkm.fitting.mapping import FoundKernel, KernelRule, Mapping, given_back
 from streamkm.fitting.state import FitState
 from streamkm.passes.sketch import FindSketch, Sketched
 from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, VIEW_ROWS
