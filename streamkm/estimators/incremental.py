@@ -564,14 +564,14 @@ class IncrementalKMeans(DescribedKMeans):
         follow, starts = self._settings(stream)
         executor, width = parameters_of(self).executor, stream.n_features
         if stream.followed is None:
-            clusters = cluster_coreset(stream.coreset(), starts, executor)
+            clusters, counts = cluster_coreset(stream.coreset(), starts, executor)
             means, ids, error = clusters.centers, np.arange(len(clusters.centers)), np.nan
             found = {"n_iter_": clusters.n_iter, "converged_": clusters.converged}
         else:
             clusters = stream.known_clusters(follow, starts, executor)
-            means, ids, error = clusters.means, clusters.ids, clusters.error
+            counts, means, ids, error = clusters.counts, clusters.means, clusters.ids, clusters.error
             found = {"changed_share_": stream.followed.changed_share(), "cluster_means_": means}
-        centers, counts, inertia, steps = clusters.centers, clusters.counts, clusters.inertia, self.preparation_
+        centers, inertia, steps = clusters.centers, clusters.inertia, self.preparation_
         model = Model(centers, width, self.metric, "original", IdentitySketch(width), preparation=steps, ids=ids)
         rounded = rounded_centers(centers, counts, inertia, means, stream.dtype)
         found |= {"cluster_centers_": rounded, "cluster_ids_": ids, "counts_": counts, "inertia_": inertia}

@@ -6,7 +6,7 @@ Reads no source.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,6 @@ from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.columns import FEWEST_FEATURES, Columns
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import POLISH_STEPS, POLISH_TOL, LloydResult, lloyd, original_centers, polish
-from streamkm.cluster.model import Space
-from streamkm.cluster.moving_averages import Schedule
 from streamkm.cluster.normalization import WHOLE, Normalization, on_sphere
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.sampling.coreset import Coreset
@@ -71,76 +69,44 @@ def search_centers(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Centers to start from, and the rows that they move by."""
-
-    centers: NDArray[np.float64]  # (k, m)
-    rows: Blocks
-    sampled: Block  # the row sample, sketched
-    schedule: Schedule | None  # of epochs
-    space: Space  # where rows will be assigned
-    columns: Columns | None  # the features that centers among the original ones have, where they are few of all
-    is_polished: bool  # whether centers of a sketch end in the original space, by steps on the row sample
-    is_iterated: bool  # whether they move before that
-
-
-def find_start(context: FitContext, found: NormalizedRows) -> Start:
-    """Centers to start from: given, or looked for among the rows of the plan."""
-    sketched, sketch, plan, settings = found.sketched, found.sketch, context.plan, context.settings
-    sample = sketched.sample
-    columns = _occurring(sketched, sketch)
+def find_clusters(context: FitContext, found: NormalizedRows) -> Clustering:
+    """The clusters of the rows of the plan, polished in the original space if rows will be assigned there."""
+    sketched, sketch, normalization, plan = found.sketched, found.sketch, found.normalization, context.plan
+    settings, sample, columns = context.settings, sketched.sample, _occurring(sketched, sketch)
     space = plan.space_for(sample.X.shape[1] if columns is None else columns.n_columns)
+    is_polished = space == "original" and not sketch.is_identity
     if plan.cluster_on == "spilled":
         trim_heap(plan.limit_bytes, plan.memory["cluster"])  # blocks take what is left: heaps must not grow
     with context.progress.stage("seed"):
         sampled = sample.block(context.here, sketch, settings.start_rows)
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
-        counted = plan.n_rows is not None
-        room = None if rows.executor.joins_here else plan.epoch_room or MUCH_ROOM  # where workers hold the rows
-        stored = stored_share(clustered.X)
-        is_polished, schedule = space == "original" and not sketch.is_identity, None
+        schedule = None
         is_iterated = not (space == "original" and sketch.needs_polishing and plan.cluster_on == "sample")
         if is_iterated:
-            schedule = epoch_schedule(rows.n_rows, settings, plan.cluster_on, stored=stored, counted=counted, room=room)
-        held = None if sample.complete else sketched.blocks
-        sizes, on_worker = plan.memory_model, plan.workers is not None and SEARCH in plan.workers.memory
-        searched, averaged = sizes.chosen.searched_rows, schedule is not None
-        pool = Pool(held, searched, sizes.n_portions, sketched.n_valid, averaged, on_worker)
-        first = rows_between(sample.X, 0, search_rows(settings.n_clusters))
-        start = context.writer.load("seed", np.ndarray)
-        if start is None:
-            start = search_centers(context.here, clustered, settings, first, sketch, found.normalization, pool)
-            context.writer.save("seed", start)
+            room = None if rows.executor.joins_here else plan.epoch_room or MUCH_ROOM  # where workers hold the rows
+            given = {"stored": stored_share(clustered.X), "counted": plan.n_rows is not None, "room": room}
+            schedule = epoch_schedule(rows.n_rows, settings, plan.cluster_on, **given)
+        start = _start(context, found, clustered, averaged=schedule is not None)
     trim_heap(plan.limit_bytes)
-    return Start(start, rows, sampled, schedule, space, columns if is_polished else None, is_polished, is_iterated)
-
-
-def iterate(context: FitContext, found: NormalizedRows, start: Start) -> Clustering:
-    """Iterate on the rows of the plan; then polish in the original space, if rows will be assigned there."""
-    sample, sketch, normalization, plan = found.sketched.sample, found.sketch, found.normalization, context.plan
-    settings, columns, rows, space = context.settings, start.columns, start.rows, start.space
-    if start.is_iterated:
-        result, history = iterated(context, rows, start.centers, start.schedule, accelerated=settings.accelerated)
+    if is_iterated:
+        result, history = iterated(context, rows, start, schedule, accelerated=settings.accelerated)
     else:
         with context.progress.stage("lloyd", settings.max_iter, "steps"):
-            result, history = LloydResult(start.centers, float("nan"), 0, False, ()), list[dict[str, Any]]()
+            result, history = LloydResult(start, float("nan"), 0, False, ()), list[dict[str, Any]]()
     result = replace(result, labels=None)  # the assign pass finds the labels
-    if start.is_polished:
+    if is_polished:
         trim_heap(plan.limit_bytes, plan.memory.get("polish", 0))  # clustering may have taken much more
         polishing = sample
         if columns is not None:
             polishing, normalization = replace(sample, X=columns.narrow(sample.X)), columns.frame(normalization)
-        result, more = _polished(context, sketch, polishing, start.sampled, result)
+        result, more = _polished(context, sketch, polishing, sampled, result)
         history += more
     if settings.spherical:
-        rows = LocalBlocks.of(context.here, polishing.original_block()) if start.is_polished else rows
-        result = _on_sphere(context, rows, result, normalization, whole=sample.complete or not start.is_polished)
+        rows = LocalBlocks.of(context.here, polishing.original_block()) if is_polished else rows
+        result = _on_sphere(context, rows, result, normalization, whole=sample.complete or not is_polished)
         history += noted("sphere", result)
-    view = SampleView.of(
-        context, sample, start.sampled, found.normalization, min(settings.view_rows, start.sampled.n_rows)
-    )
+    view = SampleView.of(context, sample, sampled, found.normalization, min(settings.view_rows, sampled.n_rows))
     if space == "original":
         centers = normalization.originals(result.centers)
     else:
@@ -150,9 +116,26 @@ def iterate(context: FitContext, found: NormalizedRows, start: Start) -> Cluster
     if settings.spherical:
         centers = on_sphere(centers)  # a normalization rounds
     result, sketch = normalization.result(result, centers), found.normalization.sketch(sketch)
+    columns = columns if is_polished else None
     return Clustering(
-        result, space, sketch, tuple(history), view, sample.X.shape[1], found.sketched.chunk_rows, columns, found.kernel
+        result, space, sketch, tuple(history), view, sample.X.shape[1], sketched.chunk_rows, columns, found.kernel
     )
+
+
+def _start(context: FitContext, found: NormalizedRows, clustered: Block, *, averaged: bool) -> NDArray[np.float64]:
+    """Centers to start from: given, or looked for among the rows of the plan."""
+    sketched, plan, sample = found.sketched, context.plan, found.sketched.sample
+    held = None if sample.complete else sketched.blocks
+    sizes, on_worker = plan.memory_model, plan.workers is not None and SEARCH in plan.workers.memory
+    pool = Pool(held, sizes.chosen.searched_rows, sizes.n_portions, sketched.n_valid, averaged, on_worker)
+    start = context.writer.load("seed", np.ndarray)
+    if start is None:
+        first = rows_between(sample.X, 0, search_rows(context.settings.n_clusters))
+        start = search_centers(
+            context.here, clustered, context.settings, first, found.sketch, found.normalization, pool
+        )
+        context.writer.save("seed", start)
+    return start
 
 
 def _occurring(sketched: Sketched, sketch: Sketch) -> Columns | None:

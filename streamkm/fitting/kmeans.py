@@ -16,7 +16,7 @@ from streamkm.core.exceptions import StreamkmWarning
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import human_bytes, trim_heap
 from streamkm.fitting.assign import assign, distortion_of, written_labels
-from streamkm.fitting.centers import find_start, iterate
+from streamkm.fitting.centers import find_clusters
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.reading import read_once, read_rows
 from streamkm.fitting.refine import improve, warn_of_gain
@@ -36,7 +36,7 @@ def run_fit(context: FitContext) -> FitState:
     found = context.writer.load("found", Clustering)
     if found is None:
         sketched, rows = read_rows(context)
-        found = iterate(context, rows, find_start(context, rows))
+        found = find_clusters(context, rows)
         del rows
         context.writer.save("found", replace(found, sketch=found.sketch.writable()))
     if plan.chooses_space and found.space == "sketch":

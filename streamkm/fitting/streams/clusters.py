@@ -52,19 +52,10 @@ class StreamSettings(Settings):
     streams: ClassVar[tuple[str, ...]] = ("seeding", "search", "sketch")
 
 
-@dataclass(frozen=True, slots=True)
-class Clusters:
-    """Clusters of a coreset."""
-
-    centers: NDArray[np.float64]  # (k, d): fewer than asked for where there are fewer distinct rows
-    counts: NDArray[np.float64]  # (k,): weight of each cluster by the coreset; their sum is that of all rows
-    inertia: float  # weighted sum of squared distances to the centers, by the coreset
-    n_iter: int  # Lloyd steps on the coreset, after the settings
-    converged: bool  # whether these ended by `tol`
-
-
-def cluster_coreset(coreset: Coreset, settings: StreamSettings, executor: Any = "auto") -> Clusters:
-    """Cluster the rows of a coreset by their weights.
+def cluster_coreset(
+    coreset: Coreset, settings: StreamSettings, executor: Any = "auto"
+) -> tuple[LloydResult, NDArray[np.float64]]:
+    """Cluster the rows of a coreset by their weights, as far as it tells; give the weight of each cluster, too.
 
     O(s * d * k) a step for s dense rows, O(nnz * k) for sparse ones.
 
@@ -85,7 +76,7 @@ def cluster_coreset(coreset: Coreset, settings: StreamSettings, executor: Any = 
         blocks = LocalBlocks.of(here, sample.original_block())
         totals = blocks.totals(result.centers)
         inertia = inertia_of(totals, result.centers, blocks.total_d2norm) / normalization.scale / normalization.scale
-    return Clusters(normalization.originals(result.centers), totals.counts, inertia, result.n_iter, result.converged)
+    return replace(result, centers=normalization.originals(result.centers), inertia=inertia), totals.counts
 
 
 def _normalized(coreset: Coreset) -> tuple[Sample, Normalization]:

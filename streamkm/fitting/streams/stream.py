@@ -18,7 +18,7 @@ from streamkm.cluster.rows import NO_WEIGHTS, row_d2norms
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, CoresetTree, Part, default_size
 from streamkm.cluster.tracking.clusters import TrackedClusters
 from streamkm.cluster.tracking.followed import Followed, Ground
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.core.exceptions import InvalidInputError, ModelFileError
 from streamkm.core.matrix import Matrix, matrix_bytes
 from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.engine.records import pack, unpack
@@ -59,11 +59,6 @@ class Stream:
     # clusters that have ids, with what stands for all rows that were counted in them; None before the first update
     followed: Followed | None = None
     from_fit: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be."""
-        if self.next_row < 0:
-            raise InvalidParameterError(f"first_row={self.next_row}; needed: an integer from 0")
 
     @property
     def tree(self) -> CoresetTree:
@@ -149,7 +144,7 @@ class Stream:
         if waiting is None:
             raise InvalidInputError("the stream has no rows yet; needed: at least 1")
         coreset = self.rule.finish(waiting)
-        centers = cluster_coreset(coreset, starts, here.n_workers).centers
+        centers = cluster_coreset(coreset, starts, here.n_workers)[0].centers
         if settings.most > settings.fewest:
             centers = follow(here, coreset, centers, settings)
         if earlier is not None:
