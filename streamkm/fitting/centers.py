@@ -85,7 +85,11 @@ def find_clusters(context: FitContext, found: NormalizedRows) -> Clustering:
         is_iterated = not (space == "original" and sketch.needs_polishing and plan.cluster_on == "sample")
         if is_iterated:
             room = None if rows.executor.joins_here else plan.epoch_room or MUCH_ROOM  # where workers hold the rows
-            given = {"stored": stored_share(clustered.X), "counted": plan.n_rows is not None, "room": room}
+            given: dict[str, Any] = {
+                "stored": stored_share(clustered.X),
+                "counted": plan.n_rows is not None,
+                "room": room,
+            }
             schedule = epoch_schedule(rows.n_rows, settings, plan.cluster_on, **given)
         start = _start(context, found, clustered, averaged=schedule is not None)
     trim_heap(plan.limit_bytes)
