@@ -103,7 +103,7 @@ class FillFit:
         state[0, 0] += n_rows
         if isinstance(X, np.ndarray):
             before = counts.copy()
-            kernels.add_observed(as_working(X), counts, means, np.zeros(width))
+            kernels.add_dense(as_working(X), counts, means, np.zeros(width))
             missing += n_rows - (counts - before)
         else:
             found = ~np.isnan(X.data)

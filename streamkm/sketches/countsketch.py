@@ -105,13 +105,9 @@ class CountSketch(SeededSketch):
         # scipy wants one index type for both arrays
         narrow = n_stored <= np.iinfo(np.int32).max
         indptr = X.indptr.astype(np.int32 if narrow else np.int64)  # not shared: callers may merge entries in place
-        if self.nnz_per_feature == 1:
-            seed, size = np.uint64(self._known("seed")), np.uint64(self.n_components)
-            kernels.sketch_csr(seed, size, X.indices[: X.nnz], X.data[: X.nnz], indices, data)  # arrays may be longer
-        else:
-            scale = np.float32(self.scale)
-            kernels.sketch_csr_blocks(*self._blocks(), scale, X.indptr, X.indices, X.data, indices, data)
-            indptr = indptr * self.nnz_per_feature
+        rows = X.indptr if self.nnz_per_feature > 1 else X.indptr[[0, -1]]  # one block is in the order of the entries
+        kernels.sketch_csr(*self._blocks(), np.float32(self.scale), rows, X.indices, X.data, indices, data)
+        indptr *= self.nnz_per_feature
         return sp.csr_array((data, indices, indptr), shape=(X.shape[0], self.n_components))
 
     def hash(self, start: int, stop: int, block: int = 0) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -166,11 +162,6 @@ class CountSketch(SeededSketch):
     def _apply_csr_to_dense(self, X: sp.csr_array) -> NDArray[Any]:
         out = np.zeros((X.shape[0], self.n_components), np.float32)
         data = as_working(X.data)
-        if self.nnz_per_feature == 1:
-            kernels.sketch_csr_to_dense(
-                np.uint64(self._known("seed")), np.uint64(self.n_components), X.indptr, X.indices, data, out
-            )
-        else:
-            scale = data.dtype.type(self.scale)
-            kernels.sketch_csr_to_dense_blocks(*self._blocks(), scale, X.indptr, X.indices, data, out)
+        scale = data.dtype.type(self.scale)
+        kernels.sketch_csr_to_dense(*self._blocks(), scale, X.indptr, X.indices, data, out)
         return out

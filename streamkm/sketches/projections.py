@@ -103,7 +103,9 @@ class RandomProjection(SeededSketch):
             block = features[start : start + n_block]
             out = made[: len(block)]
             if self.kind == "signs":
-                kernels.fill_signs(seed, block, out)
+                out[:] = 0
+                ones, indptr = np.ones(len(block), np.float32), np.arange(len(block) + 1)
+                kernels.add_signs(seed, indptr, block, ones, out)  # of rows with one entry each
             elif self.kind == "gaussian":
                 kernels.fill_normals(seed, block, out)
             else:

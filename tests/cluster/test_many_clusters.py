@@ -34,6 +34,7 @@ from streamkm.engine import open_executor
 from streamkm.engine.records import pack, unpack
 from streamkm.kernels.centers import reduced
 from streamkm.kernels.intrinsics import pairs, products, sieve
+from streamkm.kernels.text.words import trailing_zeros
 from streamkm.planning import plan as plan_module
 from streamkm.sketches import IdentitySketch
 from tests import naive
@@ -56,7 +57,7 @@ def _mark(X, first, n_rows, table, place, units, bias, column, row_units, limits
 
 @nb.njit
 def _bits(word):
-    return sieve.lowest_bit(word), sieve.count_bits(word)
+    return trailing_zeros(word), sieve.count_bits(word)
 
 
 @nb.njit
@@ -244,7 +245,7 @@ def test_readable_forms_of_the_sieve():
         np.testing.assert_array_equal(marks[:n_rows], expected[:n_rows])
         assert 0.05 < np.unpackbits(marks[:n_rows].view(np.uint8)).mean() < 0.7
         for word in marks[marks > 0]:
-            assert _bits(word) == (sieve.lowest_bit(word), sieve.count_bits(word))
+            assert _bits(word) == (trailing_zeros(word), sieve.count_bits(word))
 
 
 def test_readable_forms_of_products_of_pairs():

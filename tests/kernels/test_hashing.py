@@ -58,7 +58,8 @@ def kernel_hash(seed, feature, n_components):
     """Bucket and sign of one feature, by the kernel for sparse rows, which takes any 64-bit index."""
     bucket, value = np.empty(1, np.int32), np.empty(1, np.float32)
     index, one = np.array([feature], np.int64), np.ones(1, np.float32)
-    sketch_csr(np.uint64(seed), np.uint64(n_components), index, one, bucket, value)
+    seeds, bounds = np.array([seed], np.uint64), np.array([0, n_components], np.uint64)
+    sketch_csr(seeds, bounds, np.float32(1), np.arange(2), index, one, bucket, value)
     return int(bucket[0]), int(value[0])
 
 

@@ -125,13 +125,9 @@ def test_means_and_what_centers_add_to_the_objective():
     assert totals.crossed(sums, counts, centers) == pytest.approx(expected)
 
 
-def test_joined_sums_means_carried_on_and_the_mean_row():
+def test_means_carried_on_and_the_mean_row():
     first, second = RNG.normal(size=(2, 5, 7))
     out = np.empty((5, 7))
-    totals.join(first, second, out)
-    np.testing.assert_array_equal(out, first + second)
-    totals.join(out, second, out)
-    np.testing.assert_array_equal(out, first + second + second)
     mean = np.full(7, 9.0)
     totals.mean_row(first, mean)
     totals.carried_on(first, second, 0.3, out)
@@ -145,10 +141,6 @@ def test_picked_rows():
     out = np.ones((4, 30))
     rows.add_csr_rows(X.indptr, X.indices, X.data, picked, out)
     np.testing.assert_allclose(out, 1 + X.toarray()[picked])
-    source, places = RNG.integers(0, 256, (6, 5)).astype(np.uint8), np.array([2, 0])
-    copied = np.zeros((3, 5), np.uint8)
-    rows.place_dense_rows(source, np.array([4, 1]), places, copied)
-    np.testing.assert_array_equal(copied, np.stack([source[1], np.zeros(5, np.uint8), source[4]]))
 
 
 @cases("start, stop", [(0, 20), (5, 9), (7, 7), (18, 99), (0, 1)])

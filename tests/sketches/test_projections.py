@@ -186,8 +186,8 @@ def test_entries_are_distributed_as_scikit_learns():
 
 
 def test_signs_are_fair_and_unrelated():
-    S = np.empty((256, 128), np.float32)
-    entries.fill_signs(np.uint64(5), np.arange(256), S)
+    S = np.zeros((256, 128), np.float32)
+    entries.add_signs(np.uint64(5), np.arange(257), np.arange(256), np.ones(256, np.float32), S)
     np.testing.assert_array_equal(S, naive.sign_matrix(5, range(256), 128))
     for gram in (S @ S.T, S.T @ S):
         size = len(gram)

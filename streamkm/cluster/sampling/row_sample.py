@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms, rows_by_label
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.engine import Executor
-from streamkm.kernels.cluster.rows import place_dense_rows, place_rows
+from streamkm.kernels.cluster.rows import place_rows
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.kernels.intrinsics.hashing import hash_places
 from streamkm.kernels.sketch.countsketch import merged_d2norms
@@ -239,13 +239,6 @@ def _sketch_slice(piece: slice, X: Matrix, sketch: Sketch) -> tuple[Matrix, NDAr
     return sketched, sketched_d2norms(sketched)
 
 
-def _row_bytes(X: NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes of every row."""
-    if not X.size:
-        return np.empty((len(X), 0), np.uint8)
-    return np.ascontiguousarray(X).view(np.uint8).reshape(len(X), -1)
-
-
 def stacked(parts: Sequence[Matrix]) -> Matrix:
     """Rows one under the other; parts are alike in kind and width, or mixed dense and CSR of one width."""
     if len(parts) == 1:
@@ -275,7 +268,7 @@ def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | N
     if isinstance(parts[0], np.ndarray):
         out = np.empty((len(order), parts[0].shape[1]), parts[0].dtype)
         for part, rows, places in homes:
-            place_dense_rows(_row_bytes(part), rows, places, _row_bytes(out))
+            out[places] = part[rows]
         return out
     indptr = np.zeros(len(order) + 1, np.int64)
     for part, rows, places in homes:

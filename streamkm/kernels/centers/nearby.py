@@ -9,7 +9,7 @@ import numpy as np
 
 from streamkm.kernels.centers.nearest import search_block
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.products import BLOCK_ROWS, panel_stop
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS, load_block, panel_stop
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 
 POWER_STEPS = 3
@@ -93,16 +93,7 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, tab
         for first in range(starts[g], starts[g + 1], BLOCK_ROWS):
             n_rows = min(BLOCK_ROWS, starts[g + 1] - first)
             for i in range(n_rows):
-                x, there = X[order[first + i]], block[i]
-                if shift.shape[0]:
-                    for j in range(n_features):
-                        there[j] = (x[j] - shift[j]) * scale
-                elif scale != 1.0:
-                    for j in range(n_features):
-                        there[j] = x[j] * scale
-                else:
-                    for j in range(n_features):
-                        there[j] = x[j]
+                load_block(X, order[first + i], 1, 0, n_features, shift, scale, block[i : i + 1])
             search_block(block, 0, n_rows, table, few_bias, wanted, totals, state, 0, found, score, other)
             for i in range(n_rows):
                 row = order[first + i]

@@ -18,7 +18,8 @@ from streamkm.kernels.intrinsics.forms import prefetch
 from streamkm.kernels.intrinsics.pairs import CHAINS, chained_products, short_product
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 from streamkm.kernels.intrinsics.reductions import dot
-from streamkm.kernels.intrinsics.sieve import PANEL_BYTES, PANEL_COLUMNS, count_bits, lowest_bit, mark_columns
+from streamkm.kernels.intrinsics.sieve import PANEL_BYTES, PANEL_COLUMNS, count_bits, mark_columns
+from streamkm.kernels.text.words import trailing_zeros
 
 SEGMENT = 64
 """Panels that rows are compared with before the limit of each is lowered: their marks fill whole words."""
@@ -132,7 +133,7 @@ def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, sc
                     for q in range(marks.shape[1]):
                         word = marks[i, q]
                         while word != 0:
-                            c = panel * PANEL_COLUMNS + q * 64 + lowest_bit(word)
+                            c = panel * PANEL_COLUMNS + q * 64 + trailing_zeros(word)
                             word &= word - np.uint64(1)
                             prefetch(fine_entries, c * FINE)
                             prefetch(fine_entries, c * FINE + FINE // 2)

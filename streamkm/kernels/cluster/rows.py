@@ -30,24 +30,6 @@ def add_csr_rows(indptr, indices, data, rows, out):
 
 
 @kernel
-def place_dense_rows(X, rows, places, out):
-    """Copy dense rows to their places: ``out[places] = X[rows]``.
-
-    Parameters
-    ----------
-    X : uint8 (n, b)
-        Rows as bytes.
-    rows, places : int64 (r,)
-    out : uint8 (at least r, b)
-        Written.
-    """
-    for q in range(rows.shape[0]):
-        row, placed = X[rows[q]], out[places[q]]
-        for j in range(row.shape[0]):
-            placed[j] = row[j]
-
-
-@kernel
 def place_rows(indptr, indices, data, rows, places, out_indptr, out_indices, out_data):
     """Copy CSR rows to their places among the rows of another array.
 

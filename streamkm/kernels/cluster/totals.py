@@ -35,17 +35,6 @@ def means(
     out[empty] = kept
 
 
-def join(first: NDArray[np.float64], second: NDArray[np.float64], out: NDArray[np.float64]) -> None:
-    """Add up two arrays of sums. O(k * m).
-
-    Parameters
-    ----------
-    first, second, out : float64 (k, m)
-        `out` is written, and may be `first`.
-    """
-    np.add(first, second, out=out)
-
-
 def moved_towards(
     sums: NDArray[np.float64], counts: NDArray[np.float64], rate: float, centers: NDArray[np.float64]
 ) -> None:

@@ -6,7 +6,7 @@ inlined and thrown away: half of what a first fit compiled. Here a function is g
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numba as nb
@@ -136,6 +136,50 @@ def spread(builder, value, kind):
 def vector_at(builder, array, position, kind):
     """A pointer to a vector that begins at an entry of an array."""
     return builder.bitcast(builder.gep(array.data, [position]), kind.as_pointer())
+
+
+def halves(builder, vector):
+    """The first and the second half of a vector."""
+    n_left, nothing = vector.type.count // 2, ir.Constant(vector.type, ir.Undefined)
+    places = ir.VectorType(NUMBER, n_left)
+    return [
+        builder.shuffle_vector(vector, nothing, ir.Constant(places, list(range(lane, lane + n_left))))
+        for lane in (0, n_left)
+    ]
+
+
+def arrays_of(context, builder, signature, args, places: Sequence[int]):
+    """Array structures of some arguments."""
+    return [make_array(signature.args[q])(context, builder, args[q]) for q in places]
+
+
+def carry(builder, bounds, step, begun, body):
+    """Write a loop, at least one turn of it, that carries values in registers: what they are behind it.
+
+    Parameters
+    ----------
+    builder : IRBuilder
+    bounds : (int64 value, int64 value)
+        First place, and where to stop.
+    step : int
+    begun : list of values
+        What is carried into the first turn.
+    body : callable
+        Of a place and what is carried there: writes a turn without blocks of its own, and gives what is carried on.
+    """
+    before, function = builder.block, builder.function
+    loop, end = function.append_basic_block("loop"), function.append_basic_block("end")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    place, carried = builder.phi(PLACE), [builder.phi(value.type) for value in begun]
+    found = body(place, carried)
+    following = builder.add(place, PLACE(step))
+    for phi, first, later in zip([place, *carried], [bounds[0], *begun], [following, *found], strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(later, loop)
+    builder.cbranch(builder.icmp_signed("<", following, bounds[1]), loop, end)
+    builder.position_at_end(end)
+    return found
 
 
 def vector_lanes(table):

@@ -12,10 +12,9 @@ import numba as nb
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
-from numba.np.arrayobj import make_array
 
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.forms import compiled_form, prefetched
+from streamkm.kernels.intrinsics.forms import arrays_of, compiled_form, prefetched, spread
 
 VECTOR_BYTES = 64
 AHEAD = 24
@@ -55,9 +54,7 @@ def add_tile(total, table, indices, data, start, stop, column, n_vectors, ahead)
 def _add_tile(typingctx, total, table, indices, data, start, stop, column, n_vectors, ahead):
     def codegen(context, builder, signature, args):
         kinds = signature.args
-        total_, table_, indices_, data_ = (
-            make_array(kind)(context, builder, value) for kind, value in zip(kinds[:4], args[:4], strict=True)
-        )
+        total_, table_, indices_, data_ = arrays_of(context, builder, signature, args, range(4))
         start64, stop64, column64 = (
             context.cast(builder, value, kind, nb.int64) for value, kind in zip(args[4:7], kinds[4:7], strict=True)
         )
@@ -88,9 +85,7 @@ def _add_tile(typingctx, total, table, indices, data, start, stop, column, n_vec
                 for offset in offsets:
                     prefetched(builder, builder.gep(row, [offset]))
             value = builder.load(builder.gep(data_.data, [t]))
-            one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
-            zeros = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
-            scale = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+            scale = spread(builder, value, vector)
             row = row_of(t)
             for stored, offset in zip(sums, offsets, strict=True):
                 entries = builder.load(place(row, offset), align=align)

@@ -13,7 +13,17 @@ from numba.core import cgutils
 from numba.np.arrayobj import make_array
 
 from streamkm.kernels.intrinsics import forms
-from streamkm.kernels.intrinsics.forms import NUMBER, PLACE, compiled_form, spread, vector_at, vector_lanes
+from streamkm.kernels.intrinsics.forms import (
+    NUMBER,
+    PLACE,
+    arrays_of,
+    carry,
+    compiled_form,
+    halves,
+    spread,
+    vector_at,
+    vector_lanes,
+)
 
 
 def lower(totals, n_rows, bias, column, n_columns, state, last, first, labels, scores, second_scores):
@@ -63,9 +73,7 @@ def lower(totals, n_rows, bias, column, n_columns, state, last, first, labels, s
 @compiled_form(lower)
 def _lower(typing, totals, n_rows, bias, column, n_columns, state, last, first, labels, scores, second_scores):
     def codegen(context, builder, signature, args):
-        totals_, bias_, labels_, scores_, seconds_ = (
-            make_array(signature.args[q])(context, builder, args[q]) for q in (0, 2, 8, 9, 10)
-        )
+        totals_, bias_, labels_, scores_, seconds_ = arrays_of(context, builder, signature, args, (0, 2, 8, 9, 10))
         state_ = [
             make_array(kind)(context, builder, builder.extract_value(args[5], q))
             for q, kind in enumerate(signature.args[5])
@@ -85,31 +93,19 @@ def _lower(typing, totals, n_rows, bias, column, n_columns, state, last, first, 
             held = [builder.load(pointer, align=align) for pointer, align in zip(pointers, aligns, strict=True)]
             given = [builder.select(begins, *pair) for pair in zip(nothing, held, strict=True)]
             start = builder.mul(row, total_step)
-            before, function = builder.block, builder.function
-            loop, end = function.append_basic_block("columns"), function.append_basic_block("seen")
-            builder.branch(loop)
-            builder.position_at_end(loop)
-            at = builder.phi(PLACE)
-            at.add_incoming(PLACE(0), before)
-            states = [builder.phi(value.type) for value in given]
-            for phi, value in zip(states, given, strict=True):
-                phi.add_incoming(value, before)
-            best, second, where = states
-            here = builder.add(column, at)
-            product = builder.load(vector_at(builder, totals_, builder.add(start, at), kind), align=align)
-            score = builder.fadd(product, builder.load(vector_at(builder, bias_, here, kind), align=align))
-            less = builder.fcmp_ordered("<", score, best)
-            found = [
-                builder.select(less, score, best),
-                _lesser(builder, builder.select(less, best, score), second),
-                builder.select(less, spread(builder, builder.trunc(here, NUMBER), numbers), where),
-            ]
-            following = builder.add(at, PLACE(lanes))
-            at.add_incoming(following, loop)
-            for phi, value in zip(states, found, strict=True):
-                phi.add_incoming(value, loop)
-            builder.cbranch(builder.icmp_signed("<", following, n_columns), loop, end)
-            builder.position_at_end(end)
+
+            def look(at, state, start=start):
+                (best, second, where), here = state, builder.add(column, at)
+                product = builder.load(vector_at(builder, totals_, builder.add(start, at), kind), align=align)
+                score = builder.fadd(product, builder.load(vector_at(builder, bias_, here, kind), align=align))
+                less = builder.fcmp_ordered("<", score, best)
+                return [
+                    builder.select(less, score, best),
+                    _lesser(builder, builder.select(less, best, score), second),
+                    builder.select(less, spread(builder, builder.trunc(here, NUMBER), numbers), where),
+                ]
+
+            found = carry(builder, (PLACE(0), n_columns), lanes, given, look)
             with builder.if_else(last) as (ended, goes_on):
                 with ended:
                     there = builder.add(first, row)
@@ -148,14 +144,6 @@ def _lowest(builder, best, second, where):
 def _lowest_lane(builder, values, compare):
     """The lowest number of a vector, by halves."""
     while values.type.count > 1:
-        n_left = values.type.count // 2
-        halves = [
-            builder.shuffle_vector(
-                values,
-                ir.Constant(values.type, ir.Undefined),
-                ir.Constant(ir.VectorType(NUMBER, n_left), list(range(lane, lane + n_left))),
-            )
-            for lane in (0, n_left)
-        ]
-        values = builder.select(compare("<", *halves), *halves)
+        first, second = halves(builder, values)
+        values = builder.select(compare("<", first, second), first, second)
     return builder.extract_element(values, ir.Constant(NUMBER, 0))

@@ -10,10 +10,18 @@ import numba as nb
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
-from numba.np.arrayobj import make_array
 
 from streamkm.kernels.intrinsics import forms
-from streamkm.kernels.intrinsics.forms import NUMBER, PLACE, compiled_form, multiply_adds, vector_at
+from streamkm.kernels.intrinsics.forms import (
+    NUMBER,
+    PLACE,
+    arrays_of,
+    carry,
+    compiled_form,
+    halves,
+    multiply_adds,
+    vector_at,
+)
 from streamkm.kernels.intrinsics.products import DEPTH
 
 CHAINS = 8
@@ -41,7 +49,7 @@ def rough_product(a, first, b, other, n):
 @compiled_form(rough_product, prefer_literal=True)
 def _rough_product(typing, a, first, b, other, n):
     def codegen(context, builder, signature, args):
-        a_, b_ = (make_array(signature.args[q])(context, builder, args[q]) for q in (0, 2))
+        a_, b_ = arrays_of(context, builder, signature, args, (0, 2))
         features = context.codegen()._tm_features
         lanes = forms.vector_bytes(features) // 4
         kind = ir.VectorType(ir.FloatType(), lanes)
@@ -55,10 +63,7 @@ def _rough_product(typing, a, first, b, other, n):
             sums = [sums[1], fma(x, y, sums[0])]
         total = builder.fadd(*sums)
         while lanes > 1:
-            lanes //= 2
-            order = [ir.Constant(ir.VectorType(NUMBER, lanes), [at + q for q in range(lanes)]) for at in (0, lanes)]
-            nothing = ir.Constant(total.type, ir.Undefined)
-            total = builder.fadd(*(builder.shuffle_vector(total, nothing, part) for part in order))
+            total, lanes = builder.fadd(*halves(builder, total)), lanes // 2
         return builder.extract_element(total, ir.Constant(NUMBER, 0))
 
     return nb.float32(a, nb.int64, b, nb.int64, n), codegen
@@ -86,7 +91,7 @@ def short_product(a, first, b, other, n):
 @compiled_form(short_product, prefer_literal=True)
 def _short_product(typing, a, first, b, other, n):
     def codegen(context, builder, signature, args):
-        a_, b_ = (make_array(signature.args[q])(context, builder, args[q]) for q in (0, 2))
+        a_, b_ = arrays_of(context, builder, signature, args, (0, 2))
         n = signature.args[4].literal_value
         words = ir.VectorType(NUMBER, n)
         x, y = (
@@ -130,9 +135,7 @@ def chained_products(a, firsts, b, others, at, n, out):
 @compiled_form(chained_products)
 def _chained_products(typing, a, firsts, b, others, at, n, out):
     def codegen(context, builder, signature, args):
-        a_, firsts_, b_, others_, out_ = (
-            make_array(signature.args[q])(context, builder, args[q]) for q in (0, 1, 2, 3, 6)
-        )
+        a_, firsts_, b_, others_, out_ = arrays_of(context, builder, signature, args, (0, 1, 2, 3, 6))
         at, n = args[4], args[5]
         kind = ir.FloatType()
         fma = multiply_adds(builder, kind, context.codegen()._tm_features)
@@ -148,24 +151,16 @@ def _chained_products(typing, a, firsts, b, others, at, n, out):
         with cgutils.for_range_slice(builder, PLACE(0), n, PLACE(DEPTH), inc=True) as (start, _):
             end = builder.add(start, PLACE(DEPTH))
             end = builder.select(builder.icmp_signed("<", end, n), end, n)
-            before, function = builder.block, builder.function
-            loop, done = function.append_basic_block("chains"), function.append_basic_block("chained")
-            builder.branch(loop)
-            builder.position_at_end(loop)
-            j = builder.phi(PLACE)
-            j.add_incoming(start, before)
-            chains = [builder.phi(kind) for _ in range(CHAINS)]
-            for (x, y), chain in zip(starts, chains, strict=True):
-                new = fma(builder.load(builder.gep(x, [j])), builder.load(builder.gep(y, [j])), chain)
-                chain.add_incoming(ir.Constant(kind, 0.0), before)
-                chain.add_incoming(new, loop)
-            following = builder.add(j, PLACE(1))
-            j.add_incoming(following, loop)
-            builder.cbranch(builder.icmp_signed("<", following, end), loop, done)
-            builder.position_at_end(done)
+
+            def add(j, chains):
+                return [
+                    fma(builder.load(builder.gep(x, [j])), builder.load(builder.gep(y, [j])), chain)
+                    for (x, y), chain in zip(starts, chains, strict=True)
+                ]
+
+            chained = carry(builder, (start, end), 1, [ir.Constant(kind, 0.0)] * CHAINS, add)
             begins = builder.icmp_signed("==", start, PLACE(0))
-            for chain, total in zip(chains, totals, strict=True):
-                found = chain.incomings[1][0]
+            for found, total in zip(chained, totals, strict=True):
                 builder.store(builder.select(begins, found, builder.fadd(builder.load(total), found)), total)
         for total, place in zip(totals, places, strict=True):
             builder.store(builder.load(total), builder.gep(out_.data, [place]))

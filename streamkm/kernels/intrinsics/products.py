@@ -18,7 +18,6 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import register_jitable
-from numba.np.arrayobj import make_array
 
 from streamkm.core.matrix import aligned_empty
 from streamkm.kernels.compiling import kernel
@@ -26,6 +25,8 @@ from streamkm.kernels.intrinsics import forms
 from streamkm.kernels.intrinsics.forms import (
     LINE_BYTES,
     PLACE,
+    arrays_of,
+    carry,
     compiled_form,
     multiply_adds,
     spread,
@@ -56,12 +57,6 @@ TILE_ROWS = {32: {3: 4, 2: 6, 1: 12}, 64: {3: 8, 2: 8, 1: 8}}
 def panel_stop(column: int, n_padded: int, itemsize: int) -> int:
     """Where the panel ends that begins at a column of a table of `n_padded` columns."""
     return n_padded if (n_padded - column) * itemsize <= WIDEST_BYTES else column + PANEL_BYTES // itemsize
-
-
-def _arrays(context, builder, signature, args, n_arrays):
-    """The first arguments as arrays, the others as they are."""
-    kinds = signature.args[:n_arrays]
-    return [make_array(kind)(context, builder, value) for kind, value in zip(kinds, args, strict=False)]
 
 
 def multiply_columns(
@@ -128,7 +123,7 @@ def _multiply_columns(
             max(1, n_vectors),
             features,
             forms.vector_bytes(features) if n_vectors else NARROW_BYTES,
-            _arrays(context, builder, signature, args, 3),
+            arrays_of(context, builder, signature, args, range(3)),
             args[3:-1],
         )
         return context.get_dummy_value()
@@ -156,37 +151,26 @@ def multiply_code(builder, dtype, n_vectors, features, n_bytes, arrays, numbers)
             builder.gep(X.data, [builder.add(builder.mul(builder.add(first, PLACE(r)), row_step), feature)])
             for r in range(height)
         ]
-        before, function = builder.block, builder.function
-        loop, end = function.append_basic_block("chain"), function.append_basic_block("chained")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        j = builder.phi(PLACE)
-        j.add_incoming(PLACE(0), before)
-        sums = [[builder.phi(kind) for _ in range(n_vectors)] for _ in range(height)]
-        entry = builder.add(base, builder.mul(j, width))
-        loaded = [
-            builder.load(vector_at(builder, table, builder.add(entry, PLACE(v * lanes)), kind), align=align)
-            for v in range(n_vectors)
-        ]
-        chained = []
-        for start, row_sums in zip(starts, sums, strict=True):
-            value = spread(builder, builder.load(builder.gep(start, [j])), kind)
-            chained.append([fma(value, vector, stored) for vector, stored in zip(loaded, row_sums, strict=True)])
-        following = builder.add(j, PLACE(1))
-        j.add_incoming(following, loop)
-        for row_sums, new in zip(sums, chained, strict=True):
-            for stored, value in zip(row_sums, new, strict=True):
-                stored.add_incoming(zeros, before)
-                stored.add_incoming(value, loop)
-        builder.cbranch(builder.icmp_signed("<", following, depth), loop, end)
-        builder.position_at_end(end)
+
+        def chain(j, sums, starts=starts):
+            entry = builder.add(base, builder.mul(j, width))
+            loaded = [
+                builder.load(vector_at(builder, table, builder.add(entry, PLACE(v * lanes)), kind), align=align)
+                for v in range(n_vectors)
+            ]
+            chained = []
+            for r, start in enumerate(starts):
+                value = spread(builder, builder.load(builder.gep(start, [j])), kind)
+                chained += [fma(value, loaded[v], sums[r * n_vectors + v]) for v in range(n_vectors)]
+            return chained
+
+        values = carry(builder, (PLACE(0), depth), 1, [zeros] * (height * n_vectors), chain)
         pointers = []
         for r in range(height):
             there = builder.add(builder.mul(builder.add(builder.add(to_row, row), PLACE(r)), total_step), to)
             pointers += [
                 vector_at(builder, totals, builder.add(there, PLACE(v * lanes)), kind) for v in range(n_vectors)
             ]
-        values = [value for new in chained for value in new]
         with builder.if_else(fresh) as (begun, added):
             with begun:
                 for pointer, value in zip(pointers, values, strict=True):

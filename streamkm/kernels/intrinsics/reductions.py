@@ -14,10 +14,9 @@ import numba as nb
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
-from numba.np.arrayobj import make_array
 
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.forms import NUMBER, PLACE, compiled_form, multiply_adds
+from streamkm.kernels.intrinsics.forms import NUMBER, PLACE, arrays_of, compiled_form, halves, multiply_adds
 
 N_LANES = 16
 _TINY = float(np.finfo(np.float32).tiny)
@@ -149,7 +148,7 @@ def _compile(meaning, add_term):
     @compiled_form(meaning)
     def in_lanes(typing, a, first, b, other, n):
         def codegen(context, builder, signature, args):
-            a_, b_ = (make_array(signature.args[q])(context, builder, args[q]) for q in (0, 2))
+            a_, b_ = arrays_of(context, builder, signature, args, (0, 2))
             kinds = [signature.args[q].dtype for q in (0, 2)]
             first, other, n = args[1], args[3], args[4]
             double, half = ir.DoubleType(), N_LANES // 2
@@ -180,10 +179,7 @@ def _compile(meaning, add_term):
                 add(rest, j, double, fma_one)
             lanes = builder.fadd(*(builder.load(total) for total in totals))
             while half > 1:
-                half //= 2
-                order = [ir.Constant(ir.VectorType(NUMBER, half), [at + q for q in range(half)]) for at in (0, half)]
-                nothing = ir.Constant(lanes.type, ir.Undefined)
-                lanes = builder.fadd(*(builder.shuffle_vector(lanes, nothing, part) for part in order))
+                lanes, half = builder.fadd(*halves(builder, lanes)), half // 2
             total = builder.extract_element(lanes, ir.Constant(NUMBER, 0))
             return builder.fadd(total, builder.load(rest))
 

@@ -14,10 +14,18 @@ import numba as nb
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
-from numba.np.arrayobj import make_array
 
 from streamkm.kernels.intrinsics import forms
-from streamkm.kernels.intrinsics.forms import NUMBER, PLACE, compiled_form, multiply_adds, spread, vector_at
+from streamkm.kernels.intrinsics.forms import (
+    NUMBER,
+    PLACE,
+    arrays_of,
+    carry,
+    compiled_form,
+    multiply_adds,
+    spread,
+    vector_at,
+)
 
 PANEL_COLUMNS = 48
 """Columns of a panel: three vectors of 64 bytes, or three times two of 32; six bytes of marks."""
@@ -80,8 +88,8 @@ def mark_columns(X, first, n_rows, table, place, units, bias, column, row_units,
 @compiled_form(mark_columns)
 def _mark_columns(typing, X, first, n_rows, table, place, units, bias, column, row_units, limits, marks, at):
     def codegen(context, builder, signature, args):
-        X_, table_, units_, bias_, row_units_, limits_, marks_ = (
-            make_array(signature.args[q])(context, builder, args[q]) for q in (0, 3, 5, 6, 8, 9, 10)
+        X_, table_, units_, bias_, row_units_, limits_, marks_ = arrays_of(
+            context, builder, signature, args, (0, 3, 5, 6, 8, 9, 10)
         )
         first, n_rows, place, column, at = (args[q] for q in (1, 2, 4, 7, 11))
         features = context.codegen()._tm_features
@@ -108,42 +116,30 @@ def _mark_columns(typing, X, first, n_rows, table, place, units, bias, column, r
                     loaded(table_, builder.add(heads, PLACE(STEP * v * lanes)), arithmetic.kind)
                     for v in range(n_vectors)
                 ]
-                before, function = builder.block, builder.function
-                loop, end = function.append_basic_block("bytes"), function.append_basic_block("added")
-                builder.branch(loop)
-                builder.position_at_end(loop)
-                j = builder.phi(PLACE)
-                j.add_incoming(PLACE(0), before)
-                sums = [[builder.phi(arithmetic.kind) for _ in range(n_vectors)] for _ in range(height)]
-                entry = builder.add(place, builder.mul(builder.add(j, PLACE(STEP * HEADS)), PLACE(PANEL_COLUMNS)))
-                columns = [
-                    loaded(table_, builder.add(entry, PLACE(STEP * (part + v * lanes))), bytes_)
-                    for v in range(n_vectors)
-                ]
-                added = []
-                for start, row_sums in zip(starts, sums, strict=True):
-                    four = builder.bitcast(builder.gep(X_.data, [builder.add(start, j)]), NUMBER.as_pointer())
-                    value = builder.bitcast(spread(builder, builder.load(four, align=1), words), bytes_)
-                    added.append(
-                        [arithmetic.add(total, value, vector) for vector, total in zip(columns, row_sums, strict=True)]
-                    )
-                following = builder.add(j, PLACE(STEP))
-                j.add_incoming(following, loop)
-                for row_sums, new in zip(sums, added, strict=True):
-                    for total, value, start in zip(row_sums, new, begun, strict=True):
-                        total.add_incoming(start, before)
-                        total.add_incoming(value, loop)
-                builder.cbranch(builder.icmp_signed("<", following, PLACE(DEPTH)), loop, end)
-                builder.position_at_end(end)
+
+                def add(j, sums, part=part):
+                    entry = builder.add(place, builder.mul(builder.add(j, PLACE(STEP * HEADS)), PLACE(PANEL_COLUMNS)))
+                    columns = [
+                        loaded(table_, builder.add(entry, PLACE(STEP * (part + v * lanes))), bytes_)
+                        for v in range(n_vectors)
+                    ]
+                    added = []
+                    for r, start in enumerate(starts):
+                        four = builder.bitcast(builder.gep(X_.data, [builder.add(start, j)]), NUMBER.as_pointer())
+                        value = builder.bitcast(spread(builder, builder.load(four, align=1), words), bytes_)
+                        added += [arithmetic.add(sums[r * n_vectors + v], value, columns[v]) for v in range(n_vectors)]
+                    return added
+
+                added = carry(builder, (PLACE(0), PLACE(DEPTH)), STEP, begun * height, add)
                 here = builder.add(column, PLACE(part))
                 places = [builder.add(here, PLACE(v * lanes)) for v in range(n_vectors)]
                 given = [(floats(units_, at_), floats(bias_, at_)) for at_ in places]
-                for r, new in enumerate(added):
+                for r in range(height):
                     limit = spread(builder, builder.load(builder.gep(limits_.data, [numbers[r]])), kind)
                     unit = builder.load(builder.gep(row_units_.data, [builder.add(first, numbers[r])]))
                     unit = spread(builder, unit, kind)
                     there = builder.add(builder.mul(numbers[r], stride), builder.add(at, PLACE(part // 8)))
-                    for v, (value, (scale, more)) in enumerate(zip(new, given, strict=True)):
+                    for v, (value, (scale, more)) in enumerate(zip(added[r * n_vectors :], given, strict=False)):
                         score = fma(builder.fmul(builder.sitofp(arithmetic.end(value), kind), scale), unit, more)
                         kept = builder.fcmp_unordered("<=", score, limit)
                         to = builder.gep(base, [builder.add(there, PLACE(v * lanes // 8))])
@@ -229,28 +225,6 @@ def joined_halves(builder, n_bytes, features):
         return builder.add(builder.ashr(builder.shl(both, sixteen), sixteen), builder.ashr(both, sixteen))
 
     return join
-
-
-def lowest_bit(word):
-    """Position of the lowest bit of a word that is not 0.
-
-    Parameters
-    ----------
-    word : uint64
-
-    Returns
-    -------
-    int64
-    """
-    return (int(word) & -int(word)).bit_length() - 1
-
-
-@compiled_form(lowest_bit)
-def _lowest_bit(typing, word):
-    def codegen(context, builder, signature, args):
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-
-    return nb.int64(nb.uint64), codegen
 
 
 def count_bits(word):

@@ -40,38 +40,6 @@ def join(counts, means, squares, more, more_means, more_squares):
 
 @kernel
 def add_dense(X, counts, means, squares):
-    """Add dense rows to the states of their features. O(n * d).
-
-    Parameters
-    ----------
-    X : float32 or float64 (n, d), C-contiguous
-    counts, means, squares : float64 (d,)
-        Changed.
-    """
-    n_rows, n_features = X.shape
-    sums, sums_of_squares, n_block = np.empty(n_features), np.empty(n_features), np.empty(n_features)
-    for start in range(0, n_rows, BLOCK_ROWS):
-        stop = min(start + BLOCK_ROWS, n_rows)
-        around = X[start]
-        sums[:] = 0.0
-        sums_of_squares[:] = 0.0
-        for i in range(start, stop):
-            row = X[i]
-            for j in range(n_features):
-                apart = np.float64(row[j]) - np.float64(around[j])
-                sums[j] += apart
-                sums_of_squares[j] += apart * apart
-        size = np.float64(stop - start)
-        for j in range(n_features):
-            mean = sums[j] / size
-            sums_of_squares[j] = max(0.0, sums_of_squares[j] - sums[j] * mean)
-            sums[j] = around[j] + mean
-            n_block[j] = size
-        join(counts, means, squares, n_block, sums, sums_of_squares)
-
-
-@kernel
-def add_observed(X, counts, means, squares):
     """Add dense rows to the states of their features; NaN is left out. O(n * d).
 
     Parameters
@@ -89,14 +57,13 @@ def add_observed(X, counts, means, squares):
         n_block[:] = 0.0
         for i in range(start, min(start + BLOCK_ROWS, n_rows)):
             row = X[i]
-            for j in range(n_features):
-                if not np.isnan(row[j]):
-                    if n_block[j] == 0:
-                        around[j] = row[j]
-                    apart = np.float64(row[j]) - around[j]
-                    sums[j] += apart
-                    sums_of_squares[j] += apart * apart
-                    n_block[j] += 1.0
+            for j in range(n_features):  # without branches, so that it runs in vectors
+                known = not np.isnan(row[j])
+                around[j] = row[j] if known and n_block[j] == 0 else around[j]
+                apart = np.float64(row[j]) - around[j] if known else 0.0
+                sums[j] += apart
+                sums_of_squares[j] += apart * apart
+                n_block[j] += 1.0 if known else 0.0
         for j in range(n_features):
             if n_block[j] > 0:
                 mean = sums[j] / n_block[j]

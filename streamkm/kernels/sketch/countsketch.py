@@ -55,55 +55,12 @@ def sketch_dense(X, buckets, signs, out):
 
 
 @kernel
-def sketch_csr(seed, n_components, indices, data, out_indices, out_data):
-    """Relabel the stored entries of CSR rows: bucket for feature, signed value for value.
+def sketch_csr(seeds, bounds, scale, indptr, indices, data, out_indices, out_data):
+    """Relabel the stored entries of CSR rows: bucket for feature, signed value for value, in each of s blocks.
 
-    Entries of a row that meet in a bucket are left side by side (their sum is the sketch): products with centers need
-    no merging, and merging costs as much as the sketch.
-
-    Parameters
-    ----------
-    seed, n_components : uint64
-    indices : int32 or int64 (nnz,)
-    data : (nnz,) any real dtype
-    out_indices : int32 (nnz,)
-        Written.
-    out_data : float32 (nnz,)
-        Written.
-    """
-    for t in range(indices.shape[0]):
-        bits = mix(seed, np.uint64(indices[t]))
-        out_indices[t] = np.int32(bucket_of(bits, n_components))
-        value = np.float32(data[t])
-        out_data[t] = value if (bits & _ONE) else -value
-
-
-@kernel
-def sketch_csr_to_dense(seed, n_components, indptr, indices, data, out):
-    """Add the CountSketch of CSR rows to `out`.
-
-    Parameters
-    ----------
-    seed, n_components : uint64
-    indptr : int32 or int64 (n + 1,)
-    indices : int32 or int64 (nnz,)
-    data : (nnz,) any real dtype
-    out : float32 or float64 (n, m)
-        Added to.
-    """
-    for i in range(indptr.shape[0] - 1):
-        y = out[i]
-        for t in range(indptr[i], indptr[i + 1]):
-            bits = mix(seed, np.uint64(indices[t]))
-            value = data[t]
-            y[bucket_of(bits, n_components)] += value if (bits & _ONE) else -value
-
-
-@kernel
-def sketch_csr_blocks(seeds, bounds, scale, indptr, indices, data, out_indices, out_data):
-    """Give every stored entry a bucket and a sign in each of s blocks of components.
-
-    The entries of a row are written block by block, so that the inner loop is over neighbours in memory.
+    The entries of a row are written block by block, so that the inner loop is over neighbours in memory. Entries of a
+    row that meet in a bucket are left side by side (their sum is the sketch): products with centers need no merging,
+    and merging costs as much as the sketch.
 
     Parameters
     ----------
@@ -137,7 +94,7 @@ def sketch_csr_blocks(seeds, bounds, scale, indptr, indices, data, out_indices, 
 
 
 @kernel
-def sketch_csr_to_dense_blocks(seeds, bounds, scale, indptr, indices, data, out):
+def sketch_csr_to_dense(seeds, bounds, scale, indptr, indices, data, out):
     """Add the CountSketch by s blocks of CSR rows to `out`.
 
     Parameters

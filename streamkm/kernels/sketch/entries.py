@@ -55,14 +55,6 @@ def _cosine(y):
 
 
 @kernel
-def _fill_words(seed, feature, words):
-    """Words of a feature, two components each."""
-    start = mix(seed, np.uint64(feature))
-    for q in range(words.shape[0]):
-        words[q] = mix(start, np.uint64(q))
-
-
-@kernel
 def fill_normals(seed, features, out):
     """Write standard normal entries.
 
@@ -82,8 +74,9 @@ def fill_normals(seed, features, out):
     numbers, exponents, row = np.empty(n_words, _F), np.empty(n_words, _F), np.empty(2 * n_words, _F)
     bits = numbers.view(np.int32)
     for f in range(features.shape[0]):
-        _fill_words(seed, features[f], words)
+        start = mix(seed, np.uint64(features[f]))
         for q in range(n_words):
+            words[q] = mix(start, np.uint64(q))
             numbers[q] = _F(np.uint32(words[q] >> _S32)) + _HALF
         for q in range(n_words):  # number = 2^exponent * (what is left), from sqrt(1/2) to sqrt(2)
             above = _I(bits[q] - _SQRT_HALF)
@@ -102,28 +95,8 @@ def fill_normals(seed, features, out):
 
 
 @kernel
-def fill_signs(seed, features, out):
-    """Write entries +1 and -1: that of component c is +1 if bit c % 64 of word c // 64 is set.
-
-    Parameters
-    ----------
-    seed : uint64
-    features : int64 (b,)
-    out : float32 (b, m)
-        Written.
-    """
-    n_components = out.shape[1]
-    for f in range(features.shape[0]):
-        start = mix(seed, np.uint64(features[f]))
-        for first in range(0, n_components, 64):
-            word = mix(start, np.uint64(first // 64))
-            for c in range(first, min(first + 64, n_components)):
-                out[f, c] = _ONE if (word >> np.uint64(c - first)) & np.uint64(1) else -_ONE
-
-
-@kernel
 def add_signs(seed, indptr, indices, data, out):
-    """Add CSR rows times the entries of `fill_signs`, which are not written out.
+    """Add CSR rows times entries +1 and -1: that of component c is +1 if bit c % 64 of word c // 64 is set.
 
     Parameters
     ----------

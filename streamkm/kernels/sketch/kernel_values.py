@@ -6,12 +6,17 @@ as a call for each value. numba only; arrays in, arrays out; the caller validate
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
+from numpy.typing import NDArray
 
 from streamkm.kernels import FUSED
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.kernels.intrinsics.reductions import absolute_distance, chi_squared_distance, squared_distance
+
+Floats: TypeAlias = NDArray[np.float32]
 
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_UPPER, _LN2_LOWER = np.float32(0.693359375), np.float32(-2.12194440e-4)  # their sum is ln 2 to 40 bits
@@ -80,8 +85,7 @@ def exp_of_distances(overlaps, factor, row_norms, norms, bits):
         exp_nonpositive(row, bits)
 
 
-@kernel(fastmath=FUSED)
-def cosines(products, row_norms, norms):
+def cosines(products: Floats, row_norms: Floats, norms: Floats) -> None:
     """Divide products by both norms; 0 where one is 0.
 
     Parameters
@@ -93,18 +97,13 @@ def cosines(products, row_norms, norms):
     norms : float32 (c,)
         Squared.
     """
-    scales = np.empty_like(norms)
-    for j in range(norms.shape[0]):
-        scales[j] = _ONE / np.sqrt(norms[j]) if norms[j] > _ZERO else _ZERO
-    for i in range(products.shape[0]):
-        scale = _ONE / np.sqrt(row_norms[i]) if row_norms[i] > _ZERO else _ZERO
-        row = products[i]
-        for j in range(row.shape[0]):
-            row[j] *= scale * scales[j]
+    row_scales, scales = (
+        np.divide(_ONE, np.sqrt(d2), out=np.zeros_like(d2), where=d2 > 0) for d2 in (row_norms[: len(products)], norms)
+    )
+    products *= row_scales[:, None] * scales
 
 
-@kernel(fastmath=FUSED)
-def powers(products, coef0, degree):
+def powers(products: Floats, coef0: np.float32, degree: int) -> None:
     """Replace p by ``(p + coef0) ** degree``.
 
     Parameters
@@ -115,18 +114,13 @@ def powers(products, coef0, degree):
     degree : int64
         At least 1.
     """
-    for i in range(products.shape[0]):
-        row = products[i]
-        for j in range(row.shape[0]):
-            base = row[j] + coef0
-            value = base
-            for _ in range(degree - 1):
-                value *= base
-            row[j] = value
+    products += coef0
+    base = products.copy()
+    for _ in range(degree - 1):
+        products *= base
 
 
-@kernel(fastmath=FUSED)
-def tangents(products, coef0, bits):
+def tangents(products: Floats, coef0: np.float32, bits: NDArray[np.int32]) -> None:
     """Replace p by ``tanh(p + coef0)``, with an absolute error below 2e-7.
 
     Parameters
@@ -137,16 +131,11 @@ def tangents(products, coef0, bits):
     bits : int32 (c,)
         Scratch.
     """
-    signs = np.empty(products.shape[1], np.float32)
-    for i in range(products.shape[0]):
-        row = products[i]
-        for j in range(row.shape[0]):
-            x = row[j] + coef0
-            signs[j] = _ONE if x > _ZERO else -_ONE
-            row[j] = -_TWO * abs(x)
-        exp_nonpositive(row, bits)
-        for j in range(row.shape[0]):
-            row[j] = signs[j] * (_ONE - row[j]) / (_ONE + row[j])
+    products += coef0
+    signs = np.where(products > 0, _ONE, -_ONE)
+    np.multiply(np.abs(products), -_TWO, out=products)
+    exp_rows(products, bits)
+    np.divide(signs * (_ONE - products), _ONE + products, out=products)
 
 
 @kernel(fastmath=FUSED)

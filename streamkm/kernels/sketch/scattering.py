@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba.np.arrayobj import make_array
 
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.forms import compiled_form, prefetch
+from streamkm.kernels.intrinsics.forms import compiled_form, prefetch, spread
 
 VECTOR_BYTES = 64
 
@@ -111,13 +111,11 @@ def _add_square(typingctx, X, row, column, targets, factors, sums):
             builder.load(_place(builder, X_, vector, builder.add(row_, _int64(q)), column_, n_columns), align=align)
             for q in range(width)
         ]
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
         for q, values in enumerate(_transposed(builder, rows)):
             j = builder.add(column_, _int64(q))
             factor = builder.load(builder.gep(factors_.data, [j]))
             factor = context.cast(builder, factor, kinds[4].dtype, kinds[0].dtype)
-            one = builder.insert_element(ir.Constant(vector, ir.Undefined), factor, ir.Constant(ir.IntType(32), 0))
-            scale = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+            scale = spread(builder, factor, vector)
             target = context.cast(builder, builder.load(builder.gep(targets_.data, [j])), kinds[3].dtype, nb.int64)
             place = _place(builder, sums_, vector, target, _int64(0), _int64(width))
             total = builder.fadd(builder.load(place, align=align), builder.fmul(scale, values))

@@ -14,7 +14,7 @@ from numba import types
 from numba.np.arrayobj import make_array
 
 from streamkm.kernels.compiling import inner_kernel
-from streamkm.kernels.intrinsics.forms import compiled_form
+from streamkm.kernels.intrinsics.forms import compiled_form, spread
 
 WINDOW = 32
 """Bytes that one mask covers, and the slack that every buffer needs behind its text."""
@@ -113,20 +113,14 @@ def _load_word(typingctx, buf, at):
 def _bytes_outside(typingctx, buf, at, low, span):
     def codegen(context, builder, signature, args):
         vector = ir.VectorType(ir.IntType(8), WINDOW)
-
-        def everywhere(value):
-            byte = builder.trunc(value, ir.IntType(8))
-            one = builder.insert_element(ir.Constant(vector, ir.Undefined), byte, ir.Constant(ir.IntType(32), 0))
-            zeros = ir.Constant(ir.VectorType(ir.IntType(32), WINDOW), [0] * WINDOW)
-            return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
-
         at64, low64, span64 = (
             context.cast(builder, value, kind, types.int64)
             for value, kind in zip(args[1:], signature.args[1:], strict=True)
         )
         pointer = _pointer(context, builder, signature.args[0], args[0], at64)
         text = builder.load(builder.bitcast(pointer, vector.as_pointer()), align=1)
-        outside = builder.icmp_unsigned(">", builder.sub(text, everywhere(low64)), everywhere(span64))
+        low8, span8 = (spread(builder, builder.trunc(value, ir.IntType(8)), vector) for value in (low64, span64))
+        outside = builder.icmp_unsigned(">", builder.sub(text, low8), span8)
         return builder.zext(builder.bitcast(outside, ir.IntType(WINDOW)), ir.IntType(64))
 
     return types.uint64(buf, at, low, span), codegen
