@@ -180,7 +180,7 @@ class Blocks:
             likely = BlockLabels([None] * len(self.handles))
         labels = BlockLabels(likely.handles, likely.n_steps + 1)
         rows = self.placed(labels.handles, "state" if 8 * centers.size > self._block_bytes else None)
-        return run(LabelledStep(self.table(centers)), rows, self.executor, Stage(stage), sink=labels), labels
+        return run(LloydStep(self.table(centers), True), rows, self.executor, Stage(stage), sink=labels), labels
 
     def batch(self, table: NearestCenters, batch: Batch, stage: str, likely: BlockLabels | None = None) -> Totals:
         """Sums and counts of the rows of a batch, by their nearest centers; `d2` is the sum of their squared norms.
@@ -225,23 +225,18 @@ class BlockPass(Pass[Totals | None, Any, Totals]):
         return Totals.zeros(*self.table.centers.shape) if state is None else state
 
 
+@dataclass(frozen=True, slots=True)
 class LloydStep(BlockPass):
     """A step of Lloyd's algorithm: sums and counts of the rows by their nearest centers."""
 
-    def step(self, state: Totals | None, rows: HeldBlock) -> tuple[Totals, None]:
+    keeps_labels: bool = False
+
+    def step(self, state: Totals | None, rows: HeldBlock) -> tuple[Totals, NDArray[np.int32] | None]:
         """Add the rows of a block."""
         block = rows.block
-        return added(state, block.X, block.weights, step_labels(block.X, self.table), self.table)[0], None
-
-
-class LabelledStep(BlockPass):
-    """As `LloydStep`, with the labels of dense rows of float32, for which likely ones may be given."""
-
-    def step(self, state: Totals | None, rows: HeldBlock) -> tuple[Totals, NDArray[np.int32]]:
-        """Add the rows of a block."""
-        block = rows.block
-        labels = self.table.lowest(block.X, rows.labels)[0]
-        return added(state, block.X, block.weights, labels, self.table)[0], labels
+        labels = step_labels(block.X, self.table, rows.labels)
+        totals, _ = added(state, block.X, block.weights, labels, self.table)
+        return totals, labels if self.keeps_labels else None
 
 
 @dataclass(frozen=True, slots=True)

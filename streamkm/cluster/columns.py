@@ -120,11 +120,11 @@ class Columns:
         index = np.int32 if self.n_features <= np.iinfo(np.int32).max else np.int64
         return sp.csr_array((X.data, self.occurring[X.indices].astype(index), X.indptr), (X.shape[0], self.n_features))
 
-    def frame(self, frame: Normalization) -> Normalization:
-        """A frame of rows that have all features, for narrow rows."""
-        if not len(frame.origin):
-            return frame
-        return Normalization(np.append(frame.origin[self.occurring], 0.0), frame.scale)
+    def normalization(self, whole: Normalization) -> Normalization:
+        """The normalization of rows that have all features, for narrow rows."""
+        if not len(whole.origin):
+            return whole
+        return Normalization(np.append(whole.origin[self.occurring], 0.0), whole.scale)
 
     def _places(self, features: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
         """Columns of features (e,)."""

@@ -45,7 +45,7 @@ class LocalBlocks(Blocks):
 
     def placed(self, labels: Sequence[NDArray[Any] | None] | None = None, takes_memory: Large = None) -> HeldRows:
         """As `Blocks.placed`: pieces that are cut by their entries alone; places count through all rows."""
-        pieces = cut(self.whole, pieces_worth(self.whole.X, RUNS))
+        pieces = cut(self.whole, pieces_worth(entries_of(self.whole.X), RUNS))
         starts = list(accumulate((piece.n_rows for piece in pieces), initial=0))
         return HeldRows(pieces, starts[:-1], labels, takes_memory)
 
@@ -63,9 +63,8 @@ class LocalBlocks(Blocks):
             parts = [np.empty(0, np.int32), *(labels for _, labels in labelled(whole, some, table, known))]
             return np.concatenate(parts)
 
-        X = whole.X
-        n_entries = (X.size if isinstance(X, np.ndarray) else X.nnz) * len(rows) // max(1, self.n_rows)
-        pieces = np.array_split(rows, pieces_of(n_entries, ROW_PIECES * self.executor.n_workers))
+        n_entries = entries_of(whole.X) * len(rows) // max(1, self.n_rows)
+        pieces = np.array_split(rows, pieces_worth(n_entries, ROW_PIECES * self.executor.n_workers))
         found = self.executor.each(stage, labels_of, pieces)
         order, starts = rows_by_label(np.concatenate(found), table.n_clusters)
         totals = member_sums(self.executor, whole.X, whole.weights, (rows[order], starts), stage)
@@ -75,11 +74,7 @@ class LocalBlocks(Blocks):
     def _labelled_step(
         self, centers: NDArray[np.float64], likely: BlockLabels | None, stage: str
     ) -> tuple[Totals, BlockLabels]:
-        if likely is None:
-            labels = self.labels(centers, stage)
-        else:
-            table, tasks = self.table(centers), self._tasks(likely.handles[0])
-            labels = np.concatenate(self.executor.each(stage, lambda task: table.lowest(*task)[0], tasks))
+        labels = self.labels(centers, stage, None if likely is None else likely.handles[0])
         totals = label_sums(self.executor, self.whole.X, self.whole.weights, labels, len(centers), stage)
         return totals, BlockLabels([labels])
 
@@ -97,10 +92,13 @@ class LocalBlocks(Blocks):
         pairs = zip(self.handles, cuts, strict=True)
         return [(piece.X, *(array[start:stop] for array in arrays)) for piece, (start, stop) in pairs]
 
-    def labels(self, centers: NDArray[np.float64], stage: str = "lloyd") -> NDArray[np.int32]:
-        """Nearest centers of all rows (n,)."""
-        pieces = [piece.X for piece in self.handles]
-        return np.concatenate(self.executor.each(stage, step_labels, pieces, self.table(centers)))
+    def labels(
+        self, centers: NDArray[np.float64], stage: str = "lloyd", likely: NDArray[np.int32] | None = None
+    ) -> NDArray[np.int32]:
+        """Nearest centers of all rows (n,), of which likely ones may be known."""
+        table, tasks = self.table(centers), self._tasks(*([] if likely is None else [likely]))
+        found = self.executor.each(stage, lambda task: step_labels(task[0], table, *task[1:]), tasks)
+        return np.concatenate(found)
 
     def score(self, table: NearestCenters, out: NDArray[Any], stage: str = "seed") -> None:
         """As `NearestCenters.score`, of all rows (n, p)."""
@@ -169,17 +167,17 @@ def count_pieces(executor: Executor, X: Matrix, n_each: int) -> int:
 
     What is found must not depend on the cut. Sums over pieces go by `LocalBlocks.placed`.
     """
-    return pieces_worth(X, n_each * executor.n_workers)
+    return pieces_worth(entries_of(X), n_each * executor.n_workers)
 
 
-def pieces_worth(X: Matrix, most: int) -> int:
-    """Number of pieces that are worth a thread, up to `most`."""
-    return pieces_of(X.size if isinstance(X, np.ndarray) else X.nnz, most)
+def entries_of(X: Matrix) -> int:
+    """Number of entries that rows store."""
+    return int(X.size if isinstance(X, np.ndarray) else X.nnz)
 
 
-def pieces_of(n_entries: int, most: int) -> int:
-    """The same, of rows with so many entries."""
-    return int(max(1, min(most, n_entries // PIECE_ENTRIES)))
+def pieces_worth(n_entries: int, most: int) -> int:
+    """Number of pieces of so many entries that are worth a thread, up to `most`."""
+    return max(1, min(most, n_entries // PIECE_ENTRIES))
 
 
 def cut(block: Block, n_pieces: int) -> list[Block]:

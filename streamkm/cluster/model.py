@@ -174,15 +174,13 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
         raise ModelFileError(f"format {form!r}, not {FORMAT} to {STREAM_FORMAT}")
     if (form == STREAM_FORMAT) != ("stream" in header):
         raise ModelFileError(f"format {form}, {'without' if form == STREAM_FORMAT else 'with'} a stream")
-    prepared = form == PREPARED_FORMAT or (form == STREAM_FORMAT and "steps" in header)
     if not isinstance(header["parameters"], dict) or not isinstance(header["sketch"], dict):
         raise ModelFileError("parameters and sketch are to be mappings")
     if header["metric"] not in get_args(Metric) or header["space"] not in get_args(Space):
         raise ModelFileError(f"metric {header['metric']!r} in the space {header['space']!r}")
     if type(header["n_features"]) is not int or header["n_features"] < 1:
         raise ModelFileError(f"n_features is {header['n_features']!r}")
-    found = {name: array for name, array in arrays.items() if prepared and name.startswith(STEPS_PREFIX)}
-    others = (FIT_PREFIX, MEANS, "center", *INDEX_ARRAYS, *found)
+    others = (FIT_PREFIX, MEANS, STEPS_PREFIX, "center", *INDEX_ARRAYS)
     stored = {name.removeprefix(SKETCH_PREFIX): each for name, each in arrays.items() if not name.startswith(others)}
     sketch = sketch_from_dict(header["sketch"], stored)
     if not sketch.fits_features(header["n_features"]):
@@ -199,8 +197,10 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
     if means is not None and means.shape != centers.shape:
         raise ModelFileError(f"means of shape {means.shape}, and centers of {centers.shape}")
     preparation = None
-    if prepared:
-        known = {name.removeprefix(STEPS_PREFIX): array for name, array in found.items()}
+    if form == PREPARED_FORMAT or "steps" in header:
+        known = {
+            name.removeprefix(STEPS_PREFIX): each for name, each in arrays.items() if name.startswith(STEPS_PREFIX)
+        }
         preparation = Preparation.restored(header["steps"], known, header["n_features"])
     given = (header["n_features"], header["metric"], header["space"], sketch)
     index = _checked_index(arrays, centers)
@@ -248,21 +248,14 @@ def _unpacked_centers(arrays: dict[str, NDArray[Any]], width: int, known: Column
 def _filled_centers(arrays: dict[str, NDArray[Any]], width: int, known: Columns | None) -> NDArray[np.float64]:
     """Centers of which entries are stored."""
     counts, columns, values = (arrays[f"center_{name}"] for name in ("counts", "columns", "values"))
-    if counts.dtype != np.int64 or columns.dtype != np.int32 or values.dtype != np.float64:
-        raise ModelFileError(
-            f"centers of {counts.dtype}, {columns.dtype}, {values.dtype}; needed: int64, int32, float64"
-        )
-    if counts.ndim != 1 or columns.ndim != 1 or columns.shape != values.shape:
-        raise ModelFileError("stored entries of centers do not fit each other")
-    if known is not None:
-        found = np.searchsorted(known.occurring, columns)
-        if not np.isin(columns, known.occurring).all():
-            raise ModelFileError(f"stored entries of centers are not among the features that {OCCURRING} names")
-        columns = found
-    if (counts < 0).any() or (counts > width).any() or counts.sum() != len(columns):
-        raise ModelFileError("numbers of stored entries of centers do not fit these")
-    if len(columns) and not 0 <= columns.min() <= columns.max() < width:
-        raise ModelFileError(f"stored entries of centers lie outside of {width:,} columns")
+    fits = counts.dtype == np.int64 and columns.dtype == np.int32 and values.dtype == np.float64
+    fits = fits and counts.ndim == columns.ndim == 1 and columns.shape == values.shape
+    fits = fits and bool(((counts >= 0) & (counts <= width)).all()) and int(counts.sum()) == len(columns)
+    if fits and known is not None:
+        fits = bool(np.isin(columns, known.occurring).all())
+        columns = np.searchsorted(known.occurring, columns)
+    if not fits or (len(columns) and not 0 <= columns.min() <= columns.max() < width):
+        raise ModelFileError(f"stored entries of centers do not fit each other, or {width:,} columns")
     centers = np.zeros((len(counts), width))
     centers[np.repeat(np.arange(len(counts)), counts), columns] = values
     return centers

@@ -1,8 +1,8 @@
 """Rows brought near the origin and near size 1 before clusters are looked for.
 
-Squares of numbers that are far from the origin, or tiny, lose what tells clusters apart. A frame takes an offset out of
-rows, in float64, and multiplies them with a power of two, so that clusters of moved or scaled data are found as those
-of the data themselves.
+Squares of numbers that are far from the origin, or tiny, lose what tells clusters apart. A
+normalization takes an offset out of rows, in float64, and multiplies them with a power of two, so that clusters of
+moved or scaled data are found as those of the data themselves.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Normalization:
 
     @classmethod
     def of(cls, X: Matrix, *, moves: bool) -> Normalization:
-        """The frame of rows, by the first of them. O(rows looked at * d).
+        """The normalization of rows, by the first of them. O(rows looked at * d).
 
         `X`: ndarray or csr_array (s, d) in random order, with distinct indices in a row. `moves`: whether an offset may
         be taken out: of dense rows the mean, if it lies far from the origin; of sparse rows that of the features in
@@ -69,7 +69,7 @@ class Normalization:
         return not len(self.origin) and self.scale == 1
 
     def rows(self, X: Matrix) -> Matrix:
-        """Rows in this frame; the same where they stay as they are."""
+        """Normalized rows; the same where they stay as they are."""
         if self.is_whole:
             return X
         dtype = working_dtype(X.dtype)
@@ -82,40 +82,40 @@ class Normalization:
         return sp.csr_array((data, indices, indptr.astype(indices.dtype)), shape=X.shape)
 
     def original_rows(self, X: Matrix) -> Matrix:
-        """Rows of this frame as the data have them, but for rounding."""
+        """Normalized rows as the data have them, but for rounding."""
         if self.is_whole:
             return X
         away = Normalization(-self.origin * self.scale, 1 / self.scale)
         return away.rows(X)
 
     def points(self, centers: NDArray[Any]) -> NDArray[np.float64]:
-        """Original points (k, d) in this frame."""
+        """Original points (k, d), normalized."""
         return (centers - self.origin if len(self.origin) else centers) * self.scale
 
     def originals(self, centers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Points of this frame (k, d) where the data have them; the same array where rows stay as they are."""
+        """Normalized points (k, d) where the data have them; the same array where rows stay as they are."""
         if self.is_whole:
             return centers
         return centers / self.scale + self.origin if len(self.origin) else centers / self.scale
 
     def on_sphere(self, centers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Points of this frame (k, d), moved so that those of the original rows have unit length."""
+        """Normalized points (k, d), moved so that those of the original rows have unit length."""
         return self.points(on_sphere(self.originals(centers)))
 
     def sketch(self, sketch: Sketch) -> Sketch:
-        """A sketch of rows in this frame, as the same one, but for an offset and the scale, of original rows."""
+        """A sketch of normalized rows, as the same one, but for an offset and the scale, of original rows."""
         if self.is_whole or sketch.center is None:
             return sketch
         return sketch.with_center(self.originals(sketch.center))
 
     def sketched(self, sketch: Sketch, centers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Centers among sketched rows of this frame (k, m) where `sketch` has them among sketches of original rows."""
+        """Centers among sketches of normalized rows (k, m) where `sketch` has them among sketches of original rows."""
         if self.is_whole or sketch.center is not None or not len(self.origin):
             return centers / self.scale
         return centers / self.scale + np.asarray(sketch.apply(self.origin[None]), np.float64)
 
     def result(self, result: LloydResult, centers: NDArray[np.float64]) -> LloydResult:
-        """What Lloyd's algorithm found in this frame, with original centers and inertias."""
+        """What Lloyd's algorithm found among normalized rows, with original centers and inertias."""
         if self.is_whole:
             return result
         history = tuple(inertia / self.scale / self.scale for inertia in result.history)

@@ -152,11 +152,10 @@ def euclidean_distances(X: Matrix, Y: Matrix | None = None) -> NDArray[np.float6
     """
     others = X if Y is None else Y
     # sparse rows cannot be moved as far as dense ones
-    frame = (
-        Normalization.of(others, moves=True) if isinstance(X, np.ndarray) == isinstance(others, np.ndarray) else WHOLE
-    )
-    left = frame.rows(X.astype(np.float64, copy=False))
-    right = left if Y is None else frame.rows(Y.astype(np.float64, copy=False))
+    alike = isinstance(X, np.ndarray) == isinstance(others, np.ndarray)
+    normalization = Normalization.of(others, moves=True) if alike else WHOLE
+    left = normalization.rows(X.astype(np.float64, copy=False))
+    right = left if Y is None else normalization.rows(Y.astype(np.float64, copy=False))
     products = left @ right.T
     d2: NDArray[np.float64] = products if isinstance(products, np.ndarray) else products.toarray()
     d2 *= -2
@@ -166,7 +165,7 @@ def euclidean_distances(X: Matrix, Y: Matrix | None = None) -> NDArray[np.float6
     if Y is None:
         np.fill_diagonal(d2, 0.0)
     np.sqrt(d2, out=d2)
-    d2 /= frame.scale
+    d2 /= normalization.scale
     return d2
 
 

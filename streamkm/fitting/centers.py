@@ -18,10 +18,10 @@ from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import POLISH_STEPS, POLISH_TOL, LloydResult, lloyd, original_centers, polish
 from streamkm.cluster.normalization import WHOLE, Normalization, on_sphere
 from streamkm.cluster.rows import Block, row_d2norms
-from streamkm.cluster.sampling.coreset import Coreset
+from streamkm.cluster.sampling.coreset import Part
 from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix
 from streamkm.cluster.seeding.init import Streams, drawn_by, start_centers
-from streamkm.cluster.seeding.search_set import SAMPLED, Pool, search_rows
+from streamkm.cluster.seeding.search_set import SAMPLED, SearchRows, search_rows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.memory import trim_heap
@@ -45,7 +45,7 @@ def search_centers(
     rows: Matrix,
     sketch: Sketch,
     normalization: Normalization = WHOLE,
-    pool: Pool = SAMPLED,
+    pool: SearchRows = SAMPLED,
 ) -> NDArray[np.float64]:
     """Centers to start from (k, m): given, drawn by a function, or looked for among the sampled rows.
 
@@ -103,7 +103,7 @@ def find_clusters(context: FitContext, found: NormalizedRows) -> Clustering:
         trim_heap(plan.limit_bytes, plan.memory.get("polish", 0))  # clustering may have taken much more
         polishing = sample
         if columns is not None:
-            polishing, normalization = replace(sample, X=columns.narrow(sample.X)), columns.frame(normalization)
+            polishing, normalization = replace(sample, X=columns.narrow(sample.X)), columns.normalization(normalization)
         result, more = _polished(context, sketch, polishing, sampled, result)
         history += more
     if settings.spherical:
@@ -131,7 +131,7 @@ def _start(context: FitContext, found: NormalizedRows, clustered: Block, *, aver
     sketched, plan, sample = found.sketched, context.plan, found.sketched.sample
     held = None if sample.complete else sketched.blocks
     sizes, on_worker = plan.memory_model, plan.workers is not None and SEARCH in plan.workers.memory
-    pool = Pool(held, sizes.chosen.searched_rows, sizes.n_portions, sketched.n_valid, averaged, on_worker)
+    pool = SearchRows(held, sizes.chosen.searched_rows, sizes.n_portions, sketched.n_valid, averaged, on_worker)
     start = context.writer.load("seed", np.ndarray)
     if start is None:
         first = rows_between(sample.X, 0, search_rows(context.settings.n_clusters))
@@ -202,7 +202,7 @@ def _on_sphere(
         return lloyd(rows, result.centers, max_iter=max_iter, tol=tol, **given)
 
 
-def _block(coreset: Coreset) -> Block:
+def _block(coreset: Part) -> Block:
     """Rows of a coreset with their weights."""
     X = as_block_matrix(coreset.X, sketched=False)
     return Block(X, row_d2norms(X), coreset.weights)

@@ -21,7 +21,7 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block, densified, row_d2, row_d2no
 from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix, stacked
 from streamkm.cluster.seeding.draws import NO_OBJECTIVE, Drawn, DrawRule, combined
 from streamkm.cluster.seeding.init import Streams, best_start, local_search
-from streamkm.cluster.seeding.search_set import Pool
+from streamkm.cluster.seeding.search_set import SearchRows
 from streamkm.core.exceptions import StreamkmWarning
 from streamkm.core.matrix import Matrix
 from streamkm.core.memory import trim_heap
@@ -50,7 +50,7 @@ def improve(context: FitContext, state: FitState) -> bool:
     may_search = settings.searches and not state.is_final
     normalization = state.found.sample_view.normalization
     if state.model.columns is not None:
-        normalization = state.model.columns.frame(normalization)
+        normalization = state.model.columns.normalization(normalization)
     search = GlobalSearch(
         context.here, state.model, normalization, totals, state.rule, state.assigned.drawn, settings.spherical
     )
@@ -144,7 +144,7 @@ def next_centers(
     gained = found.gain
     if anew:
         before = lloyd(pieces, centers, max_iter=1, tol=0).history[0]
-        pool, streams = Pool(n_rows=int(state.found.chunk_rows.sum())), Streams(*rng.spawn(2))
+        pool, streams = SearchRows(n_rows=int(state.found.chunk_rows.sum())), Streams(*rng.spawn(2))
         asked: dict[str, Any] = {"init": "k-means++", "n_init": "auto", "streams": streams, "pool": pool}
         other = best_start(search.here, block, len(centers), **asked)
         result = min(result, lloyd(pieces, other, max_iter=1, tol=0), key=lambda each: each.inertia)

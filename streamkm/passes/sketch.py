@@ -19,7 +19,7 @@ from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.columns import Columns, Occurring
 from streamkm.cluster.held_rows import Spill
 from streamkm.cluster.rows import Block
-from streamkm.cluster.sampling.coreset import Coreset
+from streamkm.cluster.sampling.coreset import Part
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.matrix import Matrix, added_in_order
@@ -41,7 +41,7 @@ class Sketched:
     """The result of the sketch pass."""
 
     blocks: Blocks | None  # None if sketched rows are not held
-    coreset: Coreset | None  # a coreset of sketched rows, in place of blocks
+    coreset: Part | None  # a coreset of sketched rows, in place of blocks
     sample: Sample
     chunk_rows: NDArray[np.int64]  # (chunks,): rows of each chunk, invalid ones included
     # mapping of int to int64 (v,), numbers of the valid rows in each chunk that has others, by the number of the chunk

@@ -12,7 +12,7 @@ from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.lloyd import accelerated_lloyd
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.init import Streams, start_centers
-from streamkm.cluster.seeding.search_set import Pool
+from streamkm.cluster.seeding.search_set import SearchRows
 from streamkm.cluster.seeding.two_level import SAMPLED, portions_of, search_portions
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.process import ONE_BLAS_THREAD
@@ -42,7 +42,7 @@ def in_blocks(executor, X, weights=NO_WEIGHTS, n_blocks=7):
 def started(X, n_portions, *, weights=NO_WEIGHTS, n_threads=1, most=None):
     with open_executor(n_threads) as executor:
         some = Block(X[:3000], row_d2norms(X[:3000]), weights[:3000])
-        pool = Pool(in_blocks(executor, X, weights), most, n_portions)
+        pool = SearchRows(in_blocks(executor, X, weights), most, n_portions)
         streams = Streams(np.random.default_rng(0), np.random.default_rng(1))
         return start_centers(executor, some, K, init="k-means++", n_init=1, streams=streams, pool=pool)
 
@@ -76,7 +76,7 @@ def test_rows_and_centers_of_a_portion_are_no_more_than_there_is_room_for():
 
     with open_executor(1) as executor:
         some = Block(X[:3000], row_d2norms(X[:3000]), NO_WEIGHTS)
-        pool = Pool(in_blocks(executor, X), 32 * K, 4)
+        pool = SearchRows(in_blocks(executor, X), 32 * K, 4)
         centers = search_portions(some, K, pool, found, np.random.default_rng(0))
     assert len(centers) == K
     (n_rows, n_coarse), *drawn = seen

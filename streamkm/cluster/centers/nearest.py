@@ -281,9 +281,9 @@ def _room_for(n_rows: int, dtype: np.dtype[Any]) -> Searched:
     return np.empty(n_rows, np.int32), np.empty(n_rows, dtype), np.empty(n_rows, dtype), np.empty(n_rows, np.bool_)
 
 
-def step_labels(X: Matrix, table: NearestCenters) -> NDArray[np.int32]:
+def step_labels(X: Matrix, table: NearestCenters, likely: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
     """Nearest centers of rows (n,) in a step of Lloyd's algorithm: as exact as the rows are stored."""
-    return table.labels(X) if working_dtype(X.dtype) == np.float64 else table.lowest(X)[0]
+    return table.labels(X) if working_dtype(X.dtype) == np.float64 else table.lowest(X, likely)[0]
 
 
 def center_norms(centers: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -112,32 +112,28 @@ class Neighbourhood:
     # take little memory
     tables: NDArray[Any]
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self.layout, self.columns, self.lists
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        names = ("layout", "columns", "lists", "tables")
-        for name, value in zip(names, (*state, np.empty((0, 0), state[1].dtype)), strict=True):
-            object.__setattr__(self, name, value)
-
     @classmethod
     def of(cls, table: NearestCenters, lists: Lists | None = None, executor: Executor | None = None) -> Neighbourhood:
-        """Lay out the lists, once for all, by the threads of an executor that works in this process.
+        """Lay out the lists, once for all, by the threads of an executor of this process, if there is one.
 
         `lists`: of centers that lay about where these do.
         """
-        here = executor if executor is not None and executor.joins_here else None
-        lists = lists or Lists.of(table, here)
+        lists = lists or Lists.of(table, executor)
         candidates = lists.candidates
         layout = table.layout(table.dtype, sparse=False)
         columns = layout.columns_of(*table.centers.shape)
         padded = -(-candidates.shape[1] // LANES) * LANES
         shape = (len(candidates), columns.shape[1] * padded)
-        if here is None or shape[0] * shape[1] * columns.itemsize > TABLES_BYTES:
+        if executor is None or shape[0] * shape[1] * columns.itemsize > TABLES_BYTES:
             shape = (0, 0)
         tables = aligned_empty(shape, columns.dtype)
-        step = max(1, -(-shape[0] // (2 * here.n_workers))) if here is not None else 1
-        _by_threads(here, _lay_out, range(0, shape[0], step), step, columns, candidates, padded, tables)
+        step = max(1, -(-shape[0] // (2 * executor.n_workers))) if executor is not None else 1
+
+        def lay_out(first: int) -> None:
+            here = slice(first, first + step)
+            nearby.lay_out_lists(columns, candidates[here], padded, tables[here])
+
+        _by_threads(executor, lay_out, range(0, shape[0], step))
         return cls(layout, columns, lists, tables)
 
     def without(self, removed: NDArray[np.integer[Any]]) -> Neighbourhood:
@@ -180,11 +176,3 @@ def _by_threads(executor: Executor | None, function: Callable[..., None], items:
     else:
         for item in items:
             function(item, *given)
-
-
-def _lay_out(
-    first: int, n_lists: int, columns: NDArray[Any], candidates: NDArray[np.int32], padded: int, tables: NDArray[Any]
-) -> None:
-    """Lay out some of the lists."""
-    stop = first + n_lists
-    nearby.lay_out_lists(columns, candidates[first:stop], padded, tables[first:stop])

@@ -36,7 +36,7 @@ def default_size(n_clusters: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows on their way into a coreset."""
+    """Weighted rows that stand for others: on their way into a coreset, or one, in random order."""
 
     X: Matrix  # ndarray or csr_array (s, m), in the dtype that they came in
     weights: NDArray[np.float64]  # (s,): what each row stands for, as of `last_place` where weights decay
@@ -45,6 +45,11 @@ class Part:
     last_place: int  # the highest place of all rows that the part stands for
     n_rows: int  # their number, those without weight included
     total_weight: float  # their weight, as of `last_place`
+
+    @property
+    def complete(self) -> bool:
+        """Whether these are all rows of positive weight, with the weights that they have."""
+        return self.depth == 0
 
     @property
     def n_bytes(self) -> int:
@@ -60,18 +65,6 @@ class Part:
     def faded(self, factor: float) -> Part:
         """The same with all weights times a factor."""
         return replace(self, weights=factor * self.weights, total_weight=factor * self.total_weight)
-
-
-@dataclass(frozen=True, slots=True)
-class Coreset:
-    """Weighted rows that stand for all rows, in random order: every prefix is a fair sample of them."""
-
-    X: Matrix  # ndarray or csr_array (s, m), in the dtype that they came in
-    weights: NDArray[np.float64]  # (s,): their sum is `total_weight`, but for rounding
-    places: NDArray[np.int64]  # (s,): places of the rows
-    n_rows: int  # rows that it stands for, those without weight included
-    total_weight: float  # their weight; n where all weigh 1. As of the newest row where weights decay
-    complete: bool  # whether these are all rows of positive weight, with the weights that they have
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +109,7 @@ class CoresetRule:
         """
         weights = weights if len(weights) else np.ones(len(places))
         last_place, n_rows = int(places.max()), len(places)
-        decayed = self._decayed(weights, places - last_place)
+        decayed = weights * np.exp2((places - last_place) / self.half_life)
         total = float(decayed.sum())
         kept = decayed > 0
         if not kept.all():
@@ -130,7 +123,7 @@ class CoresetRule:
     def together(self, parts: Sequence[Part]) -> Part:
         """All rows of several parts, with the weights that they have as of the newest one."""
         last_place = max(part.last_place for part in parts)
-        fades = [float(self._decayed(np.ones(1), np.array([part.last_place - last_place]))[0]) for part in parts]
+        fades = [self.fade(part.last_place, last_place) for part in parts]
         return Part(
             stacked([part.X for part in parts]),
             np.concatenate([fade * part.weights for part, fade in zip(parts, fades, strict=True)]),
@@ -141,10 +134,10 @@ class CoresetRule:
             added_in_order(fade * part.total_weight for part, fade in zip(parts, fades, strict=True)),
         )
 
-    def finish(self, part: Part) -> Coreset:
-        """Put the rows in random order."""
-        order, given = self.order(part), (part.n_rows, part.total_weight, part.depth == 0)
-        return Coreset(part.X[order], part.weights[order], part.places[order], *given)
+    def finish(self, part: Part) -> Part:
+        """The coreset: the rows in random order, so that every prefix is a fair sample of them."""
+        order = self.order(part)
+        return replace(part, X=part.X[order], weights=part.weights[order], places=part.places[order])
 
     def order(self, part: Part) -> NDArray[np.intp]:
         """The order (s,) in which `finish` puts the rows of a part."""
@@ -176,10 +169,6 @@ class CoresetRule:
         weights = np.empty(len(order))
         weights[order] = drawn
         return replace(part, X=part.X[kept], weights=weights[kept], places=part.places[kept], depth=depth)
-
-    def _decayed(self, weights: NDArray[np.float64], ages: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Weights of rows whose places are `ages` (at most 0) from now."""
-        return weights if np.isinf(self.half_life) else weights * np.exp2(ages / self.half_life)
 
     def _draws(self, stream: int, places: NDArray[np.int64]) -> NDArray[np.float64]:
         """Uniform numbers in (0, 1) by place, other ones for every stream."""

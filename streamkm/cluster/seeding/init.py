@@ -23,7 +23,7 @@ from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, ls_plusplu
 from streamkm.cluster.seeding.search_set import (
     FEWEST_ROWS_PER_CLUSTER,
     SAMPLED,
-    Pool,
+    SearchRows,
     centered,
     drawn_set,
     is_many,
@@ -96,7 +96,7 @@ def start_centers(
     init: str | Draw,
     n_init: int | str | Starts,
     streams: Streams,
-    pool: Pool = SAMPLED,
+    pool: SearchRows = SAMPLED,
 ) -> NDArray[np.float64]:
     """Find centers on the rows that are held, or on rows drawn from all of them.
 
@@ -152,7 +152,7 @@ def best_start(
     init: str | Draw,
     n_init: int | str | Starts,
     streams: Streams,
-    pool: Pool,
+    pool: SearchRows,
 ) -> NDArray[np.float64]:
     """The best of several starts on rows around the origin, which stand for those of the pool; see `start_centers`."""
     drawn = init if not isinstance(init, str) else None
@@ -214,7 +214,7 @@ def _best_apart(
     A search on all rows takes several times as long, and starts that are recombined with the best share its mistakes.
     """
     block, best, inertias = pieces.whole, None, list[float]()
-    some, pool = prefix(block, rough_rows(n_clusters)), Pool(n_rows=block.n_rows)
+    some, pool = prefix(block, rough_rows(n_clusters)), SearchRows(n_rows=block.n_rows)
     options: dict[str, Any] = {"init": "k-means++", "n_init": STARTS_APART, "streams": streams, "pool": pool}
     while best is None or searches.go_on(inertias):
         drawn = drawn_set(executor, some, pieces, n_clusters, n_drawn, streams.search)
@@ -240,7 +240,7 @@ def local_search(
     return split_merge(block, pieces, start, max_rounds=SEARCH_ROUNDS, rng=rng)
 
 
-def _starts(n_init: int | str | Starts, n_clusters: int, block: Block, pool: Pool, *, unsearched: bool) -> Starts:
+def _starts(n_init: int | str | Starts, n_clusters: int, block: Block, pool: SearchRows, *, unsearched: bool) -> Starts:
     """What `n_init` stands for, on a block that stands for the rows of a pool."""
     if isinstance(n_init, Starts):
         return n_init

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class SearchRows:
     """The rows from which those for the search are drawn."""
 
     blocks: Blocks | None = None  # all rows that are held; None: no more than were sampled
@@ -61,7 +61,7 @@ class Pool:
     on_worker: bool = False
 
 
-SAMPLED = Pool()
+SAMPLED = SearchRows()
 
 
 def search_rows(n_clusters: int, n_components: int | None = None, *, many: bool = False) -> int:
@@ -91,7 +91,9 @@ def prefix(block: Block, n_rows: int) -> Block:
     return Block(rows_between(block.X, 0, n_rows), block.d2norms[:n_rows], block.weights[:n_rows])
 
 
-def search_set(executor: Executor, sampled: Block, pool: Pool, n_clusters: int, rng: np.random.Generator) -> Block:
+def search_set(
+    executor: Executor, sampled: Block, pool: SearchRows, n_clusters: int, rng: np.random.Generator
+) -> Block:
     """Rows that stand for all rows that are held, in random order: all where they are few, else as of `drawn_set`.
 
     `executor`: of this process. `sampled`: in random order: every prefix is a sample too. `pool`: `sampled` are some of

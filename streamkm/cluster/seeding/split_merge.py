@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,9 +126,15 @@ def _removal_costs(
 
 def _losses(block: Block, table: NearestCenters) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
     labels, scores, seconds = table.nearest(block.X)
+    return labels, *_d2_and_losses(block, scores, seconds)
+
+
+def _d2_and_losses(
+    block: Block, scores: NDArray[Any], seconds: NDArray[Any]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Weighted squared distances (n,), and by how much those to the second centers are larger."""
     weights = block.weights if len(block.weights) else 1.0
-    d2 = np.maximum(scores + block.d2norms, 0.0) * weights
-    return labels, d2, (seconds.astype(np.float64) - scores) * weights
+    return np.maximum(scores + block.d2norms, 0.0) * weights, (seconds.astype(np.float64) - scores) * weights
 
 
 def split_gains(
@@ -234,9 +240,7 @@ def search_nearby(
         table = NearestCenters.build(best.centers, pieces.dtype, around_origin=True)
         near = Neighbourhood.of(table, best.lists, pieces.executor)
         found, scores, seconds = pieces.nearest_among(near, best.labels, "search")
-        weights = whole.weights if len(whole.weights) else 1.0
-        d2 = np.maximum(scores + whole.d2norms, 0.0) * weights
-        losses = (seconds.astype(np.float64) - scores) * weights
+        d2, losses = _d2_and_losses(whole, scores, seconds)
         costs = np.bincount(found, losses, minlength=len(best.centers)).astype(np.float64)
         gains, halves = split_gains(pieces.executor, whole, found, d2, len(best.centers), rng, known)
         swaps = swaps_of(gains, costs, n_swaps, set())
@@ -274,14 +278,8 @@ def _moved_on(
     left = near.without(removed)
     cuts = np.array_split(np.arange(len(rows)), 2 * pieces.executor.n_workers)
     tasks = [(X[part], labels[rows[part]]) for part in cuts if len(part)]
-    out[rows] = np.concatenate([found for found, _, _ in pieces.executor.each("search", _nearest, tasks, left)])
+    out[rows] = np.concatenate(pieces.executor.each("search", lambda task: left.nearest(*task)[0], tasks))
     return out
-
-
-def _nearest(
-    task: tuple[NDArray[np.float32], NDArray[np.int32]], near: Neighbourhood
-) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
-    return near.nearest(*task)
 
 
 def _stepped(

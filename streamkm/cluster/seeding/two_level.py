@@ -17,8 +17,7 @@ from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms, rows_by_label
 from streamkm.cluster.seeding.kmeans_plusplus import Draws, kmeans_plusplus, seeded
-from streamkm.cluster.seeding.search_set import BATCH_ROWS, Pool, centered, search_rows
-from streamkm.core.matrix import rows_between
+from streamkm.cluster.seeding.search_set import BATCH_ROWS, SearchRows, centered, prefix, search_rows
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.passes import Map, outputs
@@ -35,7 +34,7 @@ Search = Callable[[Block, int], NDArray[np.float64]]
 
 
 def search_portions(
-    sampled: Block, n_clusters: int, pool: Pool, search: Search, rng: np.random.Generator
+    sampled: Block, n_clusters: int, pool: SearchRows, search: Search, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Find centers to start from. A pass over all rows that are held with sqrt(k) centers, and one for each portion.
 
@@ -195,8 +194,7 @@ def two_level_plusplus(
 
 def coarse_centers(block: Block, n_coarse: int, *, rng: np.random.Generator, executor: Executor) -> NDArray[np.float64]:
     """Centers of coarse clusters, on the first of some rows around the origin (at most n_coarse, m)."""
-    n_rows = COARSE_ROWS * n_coarse
-    some = Block(rows_between(block.X, 0, n_rows), block.d2norms[:n_rows], block.weights[:n_rows])
+    some = prefix(block, COARSE_ROWS * n_coarse)
     coarse = kmeans_plusplus(some, min(n_coarse, some.n_rows), rng=rng, executor=executor)
     return lloyd(LocalBlocks.of(executor, some), coarse, max_iter=COARSE_STEPS, tol=0).centers
 

@@ -15,9 +15,9 @@ from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import POLISH_STEPS, POLISH_TOL, LloydResult, lloyd, original_centers, polish
 from streamkm.cluster.normalization import Normalization
 from streamkm.cluster.rows import Block, inertia_of, row_d2
-from streamkm.cluster.sampling.coreset import Coreset
+from streamkm.cluster.sampling.coreset import Part
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.cluster.seeding.search_set import Pool
+from streamkm.cluster.seeding.search_set import SearchRows
 from streamkm.cluster.seeding.split_merge import LLOYD_STEPS, Splits, split_gains, split_merge
 from streamkm.cluster.tracking.transition import join_costs
 from streamkm.engine import Executor, local_executor, open_executor
@@ -53,7 +53,7 @@ class StreamSettings(Settings):
 
 
 def cluster_coreset(
-    coreset: Coreset, settings: StreamSettings, executor: Any = "auto"
+    coreset: Part, settings: StreamSettings, executor: Any = "auto"
 ) -> tuple[LloydResult, NDArray[np.float64]]:
     """Cluster the rows of a coreset by their weights, as far as it tells; give the weight of each cluster, too.
 
@@ -68,7 +68,7 @@ def cluster_coreset(
     explained = None
     with open_executor(executor) as workers, local_executor(workers) as here:
         sketch = _sketch_of(sample, settings)
-        sketched, pool = sample.block(here, sketch), Pool(n_rows=coreset.n_rows)
+        sketched, pool = sample.block(here, sketch), SearchRows(n_rows=coreset.n_rows)
         centers = search_centers(here, sketched, settings, sample.X, sketch, normalization, pool)
         if not sketch.is_identity:
             centers, explained = original_centers(here, sample, sketched, centers)
@@ -79,7 +79,7 @@ def cluster_coreset(
     return replace(result, centers=normalization.originals(result.centers), inertia=inertia), totals.counts
 
 
-def _normalized(coreset: Coreset) -> tuple[Sample, Normalization]:
+def _normalized(coreset: Part) -> tuple[Sample, Normalization]:
     """The rows of a coreset, normalized."""
     normalization = Normalization.of(coreset.X, moves=True)
     X = normalization.rows(coreset.X)
@@ -112,7 +112,7 @@ class FollowSettings:
 
 def follow(
     here: Executor,
-    coreset: Coreset,
+    coreset: Part,
     centers: NDArray[np.float64],
     settings: FollowSettings,
     groups: NDArray[np.float64] | None = None,

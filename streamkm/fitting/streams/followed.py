@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import add_rows
-from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
+from streamkm.cluster.sampling.coreset import CoresetRule, Part
 from streamkm.cluster.tracking.clusters import Parts, TrackedClusters, carry_over, origins_of, weighted_quantiles
 from streamkm.cluster.tracking.followed import NO_PLACES, Followed, Ground, nearest_of
 from streamkm.cluster.tracking.transition import (
@@ -55,7 +55,7 @@ class Step:
     numbers: NDArray[np.int64]  # (k,): of the clusters of now in the arrays of `transition`
 
 
-def begun(centers: NDArray[np.float64], coreset: Coreset, part: Part, earlier: Coreset | None) -> Step:
+def begun(centers: NDArray[np.float64], coreset: Part, part: Part, earlier: Part | None) -> Step:
     """Clusters (k, d) that get their first ids; rows from before the update are counted as their coreset tells."""
     k, none = len(centers), np.zeros(len(centers))
     # counts, distances and reach; then within, variance and unsearched
@@ -196,7 +196,7 @@ def _is_without_rows(known: TrackedClusters, came: NDArray[np.float64], one: int
     return not bool(((np.abs(more - usual[one]) < 0.5 * usual[one]) & (more > 3 * error)).any())
 
 
-def reaching(clusters: TrackedClusters, coreset: Coreset, means: NDArray[np.int64] = NO_PLACES) -> TrackedClusters:
+def reaching(clusters: TrackedClusters, coreset: Part, means: NDArray[np.int64] = NO_PLACES) -> TrackedClusters:
     """Clusters with the reach that the coreset tells; its rows at `means` (j,) stand for others and are left out."""
     rows = np.flatnonzero(~np.isin(coreset.places, means))
     if not len(rows):

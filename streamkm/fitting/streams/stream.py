@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.rows import NO_WEIGHTS, row_d2norms
-from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, CoresetTree, Part, default_size
+from streamkm.cluster.sampling.coreset import CoresetRule, CoresetTree, Part, default_size
 from streamkm.cluster.tracking.clusters import TrackedClusters
 from streamkm.cluster.tracking.followed import Followed, Ground
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
@@ -165,7 +165,7 @@ class Stream:
         stream.followed = followed.reduced(self.rule)
         return stream
 
-    def coreset(self) -> Coreset:
+    def coreset(self) -> Part:
         """Weighted original rows that stand for all rows so far; the stream is not changed.
 
         Raises InvalidInputError: if there are no rows of positive weight yet.
