@@ -183,7 +183,7 @@ def test_stores_of_prepared_rows(trips):
     run("assign", "out/model.npz", "more.npy", "-o", "labels.npy")
     np.testing.assert_array_equal(np.load("labels.npy"), np.load("out/labels.npy"))
     assert "there is no step 'scale'" in run("sketch", "more.npy", "-o", "y.zarr", "--preprocess", "scale", code=2)
-    assert "leave preprocess out" in run("sketch", "x.zarr", "-o", "y.zarr", "--preprocess", "unit", code=2)
+    assert "leave --preprocess unit out" in run("sketch", "x.zarr", "-o", "y.zarr", "--preprocess", "unit", code=2)
 
 
 def test_a_source_is_small_wherever_it_is_sent(trips):

@@ -181,7 +181,7 @@ def test_every_worker_is_asked(cluster):
     with open_executor(cluster[1]) as executor:
         asked = Counter()
         finish = executor.finish
-        executor.finish = lambda future, fetch: asked.update([finish(future, fetch=fetch)])
+        executor.finish = lambda future, fetch: asked.update(finish(future, fetch=fetch))
         executor.everywhere("place", process_of, None)
     assert len(asked) == N_WORKERS
 

@@ -324,7 +324,7 @@ def test_more_clusters_than_rows(folder, kind):
         ([np.ones((3, 7)), sp.csr_array(np.ones((3, 7)))], "^part 1 .* has 7 sparse features and part 0 .* dense"),
         (
             lambda: iter([np.ones((3, 7)), np.ones((3, 6))]),
-            "^chunk 1 of iterable of chunks has 6 features; 7 are needed",
+            "^chunk 1 of iterable of chunks has 6 dense features; 7 dense ones are needed",
         ),
         (lambda: iter([sp.eye_array(3), sp.eye_array(4)]), "^chunk 1 .* has 4 features; 3 .*pass n_features="),
     ],

@@ -478,7 +478,7 @@ def test_what_holds_no_documents_is_refused(X, options, message):
         ("x.jsonl", {}, "field=None; needed for jsonl"),
         ("x.jsonl", {"field": 1}, "field=1; needed for jsonl"),
         ("x.jsonl", {"field": [1.5]}, r"field=1.5; needed"),
-        ("x.csv", {}, "field=None; needed for csv: the name of what holds"),
+        ("x.csv", {}, "field=None; needed for csv: the name .*, or its number from 0"),
         ("x.csv", {"field": -1}, r"field=-1; needed for csv: .* number from 0"),
         (
             "x.csv",

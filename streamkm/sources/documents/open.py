@@ -70,7 +70,7 @@ def _open_paths(paths: Sequence[Any], field: Any, hashing: FeatureHashing, optio
     for name, columns in (("field", fields or (None,)), ("id_column", (options.get("id_column", fields[0]),))):
         for column in columns:
             if not (isinstance(column, str) and named) and (form != "csv" or type(column) is not int or column < 0):
-                needed = f"the {'name' if named else 'number, from 0,'} of what holds the documents"
+                needed = "the name of what holds the documents" + (", or its number from 0" if form == "csv" else "")
                 raise InvalidParameterError(f"{name}={column!r}; needed for {form}: {needed}")
     if form == "parquet":
         return ParquetDocuments(found, hashing, fields, **options)
