@@ -326,7 +326,7 @@ def test_more_clusters_than_rows(folder, kind):
             lambda: iter([np.ones((3, 7)), np.ones((3, 6))]),
             "^chunk 1 of iterable of chunks has 6 dense features; 7 dense ones are needed",
         ),
-        (lambda: iter([sp.eye_array(3), sp.eye_array(4)]), "^chunk 1 .* has 4 features; 3 .*pass n_features="),
+        (lambda: iter([sp.eye_array(3), sp.eye_array(4)]), "^chunk 1 .* has 4 sparse features; 3 .*pass n_features="),
     ],
 )
 def test_chunks_of_different_widths(X, message):

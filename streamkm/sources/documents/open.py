@@ -71,7 +71,8 @@ def _open_paths(paths: Sequence[Any], field: Any, hashing: FeatureHashing, optio
         for column in columns:
             if not (isinstance(column, str) and named) and (form != "csv" or type(column) is not int or column < 0):
                 needed = "the name of what holds the documents" + (", or its number from 0" if form == "csv" else "")
-                raise InvalidParameterError(f"{name}={column!r}; needed for {form}: {needed}")
+                unnamed = "" if named else "; header=False leaves columns without names"
+                raise InvalidParameterError(f"{name}={column!r}; needed for {form}: {needed}{unnamed}")
     if form == "parquet":
         return ParquetDocuments(found, hashing, fields, **options)
     if form == "csv":
