@@ -24,8 +24,8 @@ FROZEN = {
     "dense f4": "a5276628f90f1313",
     "dense f8": "ab35e0935dd12b79",
     "dense u1": "d48574b7c8b70298",
-    "sparse f4": "f470bdd79517110f",
-    "sparse f8, cosine": "21b97ef9964ea9f7",
+    "sparse f4": "f31f090801ac8b8c",
+    "sparse f8, cosine": "85bf21e65a3af058",
     "signs": "98263d9794c68031",
     "many f4": "ea0df46c853b86b0",
 }
