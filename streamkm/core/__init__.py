@@ -1,7 +1,4 @@
-"""Shared by all layers: exceptions, atomic files, matrix types, memory limits, progress; the version.
-
-Nothing here knows clusters, sketches or sources.
-"""
+"""Shared code: errors, atomic files, matrix types, memory limits, progress. Knows no clusters, sketches or sources."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ __version__ = "0.1.0"
 
 @lru_cache(maxsize=1)
 def environment() -> dict[str, str]:
-    """What processes that work together must have in common: minor versions, and a hash of this package's code."""
+    """Minor versions and a hash of this package's code, which processes that work together must have in common."""
     import hashlib
     import platform
 

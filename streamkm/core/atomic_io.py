@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written beside, flushed, renamed, and locked meanwhile."""
+"""Files that are complete or absent: written beside their place, flushed, then renamed, and locked meanwhile."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def writing(path: str | os.PathLike[str], n_bytes: int | None = None) -> Iterato
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the system has no space left, or allows no more of it."""
+    """Whether an error says that the disk is full or a quota is used up."""
     return error.errno in _FULL
 
 
 @contextmanager
 def named(hidden: str | os.PathLike[str], path: str | os.PathLike[str]) -> Iterator[None]:
-    """Let errors of writing what users do not know name what it is written for."""
+    """Let write errors of an internal file name the purpose of the write."""
     try:
         yield
     except OutputError as error:
@@ -67,7 +67,7 @@ def check_local(path: str | os.PathLike[str]) -> None:
 
 
 def check_new(path: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Refuse a URL, what is there and no file, and without `overwrite` whatever is there. Raises OutputError."""
+    """Refuse a URL, anything but a file, and without `overwrite` an existing file. Raises OutputError."""
     check_local(path)
     with suppress(FileNotFoundError, NotADirectoryError):
         if not stat.S_ISREG(os.stat(path).st_mode):
@@ -77,9 +77,9 @@ def check_new(path: str | os.PathLike[str], *, overwrite: bool) -> None:
 
 
 def check_new_directory(path: str | os.PathLike[str], own: str, *, overwrite: bool) -> None:
-    """Refuse a directory where something is, unless that may be replaced and all names in it match the pattern `own`.
+    """Refuse a directory that has contents, unless it may be replaced and all names in it match the pattern `own`.
 
-    What a killed process had put aside there comes back. Raises OutputError.
+    A directory that a killed process had moved aside is put back first. Raises OutputError.
     """
     check_local(path)
     remove_rests(path)
@@ -136,10 +136,7 @@ def replace_file(
 
 @contextmanager
 def working_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a hidden directory beside a path, to make there what it is to become; removed at the end.
-
-    Raises DiskFullError, OutputError: it cannot be made.
-    """
+    """Give a hidden directory beside a path for new contents; removed at the end. Raises DiskFullError, OutputError."""
     target = Path(path)
     remove_rests(target)
     place = target.with_name(partial_name(target.name))
@@ -160,9 +157,9 @@ def working_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def replace_tree(new: Path, target: Path, aside: Path) -> None:
-    """Bring a complete directory to the disk and to its place; one that is there goes to `aside`.
+    """Flush a complete directory and move it to its place; an existing one moves to `aside`.
 
-    Raises DiskFullError, OutputError: what was there is there again.
+    Raises DiskFullError, OutputError: the old directory is back in its place.
     """
     with writing(target):
         sync_tree(new)
@@ -179,7 +176,7 @@ def replace_tree(new: Path, target: Path, aside: Path) -> None:
 
 
 def sync(path: str | os.PathLike[str]) -> None:
-    """Bring a file, or the names in a directory, to the disk."""
+    """Flush a file, or the names in a directory, to the disk."""
     if os.name == "nt" and os.path.isdir(path):
         return  # no such thing there: names are written with their files
     handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
@@ -190,22 +187,22 @@ def sync(path: str | os.PathLike[str]) -> None:
 
 
 def sync_tree(directory: str | os.PathLike[str]) -> None:
-    """Bring all that is below a directory to the disk."""
+    """Flush everything below a directory to the disk."""
     for folder, _, names in os.walk(directory, topdown=False):
         for each in (*(os.path.join(folder, name) for name in names), folder):
             sync(each)
 
 
 def partial_name(name: str) -> str:
-    """The name of a file or directory until it is complete; nobody can know its word before."""
+    """The name of a file or directory until it is complete; it contains a random word that nobody can guess."""
     return f".{name}.{os.getpid()}-{secrets.token_hex(8)}.partial"
 
 
 def remove_rests(path: str | os.PathLike[str]) -> None:
-    """Remove what killed processes left beside a path; a directory that had left its place is put there again.
+    """Remove what killed processes left beside a path; a directory that they had moved aside is put back.
 
-    Files and directories named by `partial_name` are rests if their process is no more and nobody, on no machine, has
-    locked them. What cannot be removed stays.
+    Files and directories named by `partial_name` are leftovers if their process has ended and no process, on any
+    machine, locks them. What cannot be removed stays.
     """
     import psutil
 
@@ -225,7 +222,7 @@ def remove_rests(path: str | os.PathLike[str]) -> None:
 
 
 def is_unlocked(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a file or a directory that nobody has locked, as whoever writes it does."""
+    """Whether a path is a file or a directory that no writer has locked."""
     if os.path.islink(path) or not (os.path.isdir(path) or os.path.isfile(path)):
         return False
     if os.name == "nt" and os.path.isdir(path):  # where directories cannot be locked

@@ -1,4 +1,4 @@
-"""Text for people: tables, escapes, hints on names that are like others, URLs without what is secret in them."""
+"""Text for people: tables, escapes, hints on similar names, URLs without secrets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LEFT = "text-align:left"
 
 
 def displayed(text: str) -> str:
-    """Make text, such as the name of a file, one that every encoder takes: bytes that are no UTF-8 become escapes."""
+    """Make text that every encoder takes: bytes that are not UTF-8, in a file name for example, become escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def near_hint(name: Any, known: Sequence[str]) -> str:
-    """A hint on the known name that is most like another, if there is one."""
+    """A hint on the most similar known name, or ""."""
     import difflib
 
     near = difflib.get_close_matches(str(name), known, n=1)
@@ -37,22 +37,22 @@ def masked(url: str) -> str:
 
 
 def is_masked(url: str) -> bool:
-    """Whether something was taken out of a URL, so that it leads nowhere."""
+    """Whether a URL had secrets taken out, so that it leads nowhere."""
     return MASK in url
 
 
 def without_secrets(text: str) -> str:
-    """Give a text with every URL in it as `masked` shows it."""
+    """Mask every URL in a text, as `masked` does."""
     return _URL.sub(lambda found: masked(found[0]), text) if "://" in text else text
 
 
 class Lines:
-    """What prints as labels and texts, and is shown so by notebooks: a class with a method `lines`."""
+    """Base of classes that print, also in notebooks, as the labels and texts of their method `lines`."""
 
     __slots__ = ()
 
     def lines(self) -> list[tuple[str, str]]:
-        """Label and text, for people."""
+        """Labels and texts for people."""
         raise NotImplementedError
 
     def __init_subclass__(cls) -> None:

@@ -1,7 +1,7 @@
 """The exceptions and warnings that streamkm raises on purpose.
 
-Every error derives from `StreamkmError`, every warning from `StreamkmWarning`, and most from the built-in class that
-callers of scikit-learn or NumPy would catch, too. A message says the value seen, the value needed, the remedy, and the
+Every error derives from `StreamkmError`, every warning from `StreamkmWarning`, and most errors also from the built-in
+class that scikit-learn or NumPy would raise. A message gives the value seen, the value needed, the remedy, and the
 place (file, dataset, row, byte).
 """
 
@@ -11,7 +11,7 @@ class StreamkmError(Exception):
 
 
 class InvalidInputError(StreamkmError, ValueError):
-    """The data themselves are wrong: malformed text, NaN, shapes that do not fit."""
+    """The data are wrong: malformed text, NaN, shapes that do not fit."""
 
 
 class InvalidParameterError(StreamkmError, ValueError):
@@ -31,11 +31,11 @@ class SourceNotFoundError(SourceError, FileNotFoundError):
 
 
 class OutputError(StreamkmError, OSError):
-    """Results cannot be written where they should go."""
+    """Results cannot be written to the given path."""
 
 
 class DiskFullError(OutputError):
-    """There is no space for a file; what was complete before is as it was."""
+    """There is no space for a file; files that were complete before are unchanged."""
 
 
 class InUseError(OutputError):
@@ -43,11 +43,11 @@ class InUseError(OutputError):
 
 
 class CheckpointError(StreamkmError, ValueError):
-    """A checkpoint is of another run, or of a version that this release does not know."""
+    """A checkpoint belongs to another run, or to a version that this release does not know."""
 
 
 class StoreError(StreamkmError, ValueError):
-    """What is to be added to a sketch store does not fit it: another sketch, metric, width, or a changed input."""
+    """Rows or a model do not fit a sketch store: another sketch, metric, width, or a changed input."""
 
 
 class ModelFileError(StreamkmError, ValueError):
@@ -55,12 +55,10 @@ class ModelFileError(StreamkmError, ValueError):
 
 
 class MemoryLimitError(MemoryError, StreamkmError):  # in the other order, Dask cannot bring it from a worker
-    """The work does not fit in the memory that is available; refused before the first read.
+    """The work does not fit in the available memory; raised before the first read, or by too long a line of text.
 
-    Lines of text that are too long for what is left are refused where they are read.
-
-    `needed_bytes`: the limit that the message names as sufficient; None where no limit of this process helps. `remedy`:
-    what else helps. `on_workers`: whether that limit is one of the workers of a cluster.
+    `needed_bytes`: the limit that suffices by the message; None where no limit of this process helps. `remedy`: other
+    remedies. `on_workers`: whether the limit is that of a cluster's workers.
     """
 
     def __init__(
@@ -81,7 +79,7 @@ class MissingDependencyError(StreamkmError, ImportError):
 
 
 class ClusterError(StreamkmError, RuntimeError):
-    """A Dask cluster cannot go on: its scheduler is out of reach, or workers are gone with what only they had."""
+    """A Dask cluster cannot go on: its scheduler is out of reach, or lost workers held the only copy of some data."""
 
 
 class StreamkmWarning(UserWarning):

@@ -1,4 +1,4 @@
-"""Locks on files, and folders of temporary files, which dead processes leave to the next run."""
+"""Locks on files, and folders of temporary files, which the next run removes if their process died."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Lock:
-    """One process at a time: the system's lock on a file, which is made; gone with the process that holds it.
+    """The system's lock on a file, which is created: one process at a time; released when the process ends.
 
     Raises InUseError, which names `what`, if another process, or another lock of this one, holds it.
     """
@@ -52,7 +52,7 @@ class Lock:
             raise
 
     def release(self, *, remove: bool = False) -> None:
-        """Let others in; `remove` takes the file away."""
+        """Release the lock; `remove` deletes the file."""
         if remove and os.name != "nt":
             self._path.unlink(missing_ok=True)
         os.close(self._handle)
@@ -87,7 +87,7 @@ def remove_dead_folders() -> None:
 
 
 def _is_dead(folder: Path) -> bool:
-    """Whether a folder is this user's, and the process that locked it has ended."""
+    """Whether a folder belongs to this user and the process that locked it has ended."""
     path, user = folder / LOCK, getattr(os, "geteuid", int)()
     found, lock = os.lstat(folder), os.lstat(path)
     is_ours = stat.S_ISDIR(found.st_mode) and stat.S_ISREG(lock.st_mode) and {found.st_uid, lock.st_uid} == {user}

@@ -1,4 +1,4 @@
-"""What rows are made of: the matrix type of every layer, the precision of work, and sums in a fixed order."""
+"""The matrix type of every layer, the precision of computations, and sums in a fixed order."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ def is_sparse(X: Any) -> bool:
 
 
 def check_unmasked(X: Any, name: str, remedy: str) -> None:
-    """Refuse a masked array of NumPy, or a list of such rows, where a value is masked: its number means nothing.
-
-    Raises InvalidInputError: naming the first masked value.
-    """
+    """Refuse masked values in an array of NumPy or a list of such rows. Raises InvalidInputError, naming the first."""
     if isinstance(X, list | tuple):
         for row, values in enumerate(X):
             if isinstance(values, np.ma.MaskedArray):
@@ -46,7 +43,7 @@ def check_unmasked(X: Any, name: str, remedy: str) -> None:
 
 
 def with_nan(X: Any) -> Any:
-    """Rows with NaN in place of masked values; others, and lists without a masked array, as they are."""
+    """Rows with NaN in place of masked values; values without a masked array are returned as they are."""
     if isinstance(X, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in X):
         return [with_nan(row) for row in X]
     if not isinstance(X, np.ma.MaskedArray):
@@ -57,7 +54,7 @@ def with_nan(X: Any) -> Any:
 
 
 MASKED_ROWS = 'pass X.astype(float).filled(np.nan), and invalid="skip" to leave such rows out'
-"""What to do about masked values of rows."""
+"""Remedy for masked values of rows."""
 
 
 def working_dtype(dtype: Any) -> np.dtype[Any]:
@@ -66,24 +63,24 @@ def working_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def as_working(values: NDArray[Any]) -> NDArray[Any]:
-    """The values in their `working_dtype`; no copy where they have it."""
+    """The values in their `working_dtype`; not copied if they have it."""
     return values.astype(working_dtype(values.dtype), copy=False)
 
 
 def raw(values: NDArray[Any]) -> memoryview:
-    """The bytes of an array's values, row after row, for checksums; no copy where they lie like that."""
+    """The bytes of an array's values in row order, for checksums; not copied if the array is C-contiguous."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def matrix_bytes(X: Matrix) -> int:
-    """Bytes that rows take in memory."""
+    """Bytes of rows in memory."""
     if isinstance(X, np.ndarray):
         return int(X.nbytes)
     return int(X.data.nbytes + X.indices.nbytes + X.indptr.nbytes)
 
 
 def rows_between(X: Matrix, start: int, stop: int) -> Matrix:
-    """Rows start..stop-1, whose values are not copied (SciPy's slices of CSR arrays are copies)."""
+    """Rows start..stop-1, without a copy of the values (SciPy copies when it slices CSR arrays)."""
     if isinstance(X, np.ndarray):
         return X[start:stop]
     import scipy.sparse as sp
@@ -97,7 +94,7 @@ def rows_between(X: Matrix, start: int, stop: int) -> Matrix:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Memory that begins at a cache line: a vector then never lies across two, which costs a quarter of the time."""
+    """Uninitialized memory aligned to cache lines: vectors that straddle two lines cost a quarter of the time."""
     n_bytes = prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(n_bytes + LINE_BYTES, np.uint8)
     start = -memory.__array_interface__["data"][0] % LINE_BYTES  # in half the time of `memory.ctypes.data`
@@ -113,7 +110,7 @@ def pack_matrix(name: str, X: Matrix) -> dict[str, NDArray[Any]]:
 
 
 def unpack_matrix(name: str, arrays: Mapping[str, NDArray[Any]]) -> Matrix:
-    """The matrix that `pack_matrix` made arrays of."""
+    """The matrix that `pack_matrix` packed."""
     import scipy.sparse as sp
 
     if name in arrays:
@@ -123,5 +120,5 @@ def unpack_matrix(name: str, arrays: Mapping[str, NDArray[Any]]) -> Matrix:
 
 
 def added_in_order(values: Iterable[float]) -> float:
-    """The sum of numbers, one after the other; from Python 3.12 on, `sum` has other last bits."""
+    """The sum of numbers, added one after the other; from Python 3.12 on, `sum` gives other last bits."""
     return reduce(operator.add, values, 0.0)

@@ -1,4 +1,4 @@
-"""Memory that this process may take: what a limit means, what the machine or a container leaves, what is given back."""
+"""Memory limits of this process: their syntax, defaults of machine and container, and memory returned to the system."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ _CONTAINERS = (
 
 
 def memory_limit_bytes(limit: Any) -> int:
-    """Resident bytes that this process may take at most.
+    """Resident bytes that this process may take at most. Raises InvalidParameterError for any other `limit`.
 
-    `limit`: "auto", int, float, str or mapping, "auto": 80 % of the machine's memory, or of the container's limit. An
-    int: bytes. A float up to 1, or text like "50%": such a share. Text like "1 GiB" or "500 MB": that much. Never what
-    happens to be free: the same call means the same limit. A mapping of ``limit`` and ``process_memory``, or text like
-    "1 GiB, process 256 MiB": see `given_process_memory`. Raises InvalidParameterError: for anything else.
+    `limit`: an int is bytes; a float up to 1 or text like "50%" is a share of the machine's memory, or of the
+    container's limit; "auto" is 80 % of that; text like "1 GiB" or "500 MB" is a size. Memory that happens to be free
+    does not matter: the same call gives the same limit. A mapping of ``limit`` and ``process_memory``, or text like "1
+    GiB, process 256 MiB", also gives `given_process_memory`.
     """
     return _bytes_of(_parts(limit)[0], limit) if is_given(limit) else int(AUTO_SHARE * total_memory())
 
 
 def given_process_memory(limit: Any) -> int | None:
-    """Bytes that a limit says the process holds beside data; None where that is to be measured."""
+    """Bytes that a limit reserves for the process beside data; None if they are to be measured."""
     process = _parts(limit)[1]
     return None if process is None else _bytes_of(process, limit)
 
 
 def with_process_memory(limit: Any, n_bytes: int) -> Any:
-    """The same limit for a process that holds so many bytes beside data; "auto" as it is."""
+    """A limit with the given bytes for the process beside data; "auto" stays "auto"."""
     return {"limit": _parts(limit)[0], "process_memory": n_bytes} if is_given(limit) else limit
 
 
 def _parts(limit: Any) -> tuple[Any, Any]:
-    """The limit proper, and what it says of the process, or None."""
+    """The limit proper, and the memory that it reserves for the process, or None."""
     if isinstance(limit, Mapping):
         if set(limit) != {"limit", "process_memory"}:
             raise _refused(limit)
@@ -97,21 +97,19 @@ def resident_bytes() -> int:
 
 @lru_cache(maxsize=1)
 def _process(number: int) -> Any:
-    """A process by its number, kept: finding when it began takes longer than asking what it holds."""
+    """A process by its number, cached: looking up its start time takes longer than asking for its memory."""
     import psutil
 
     return psutil.Process(number)
 
 
 def trim_heap(limit_bytes: int, expected_bytes: int = 0) -> None:
-    """Give the system freed memory that the C library keeps, where this process holds half of its limit or too much.
+    """Return freed memory that the C library keeps, if the process nears its limit or holds more than `expected_bytes`.
 
-    What one stage freed lies in the heaps of its threads, where other threads do not find it: measured, 10 to 110 MiB.
-    Taking it again costs some 10 ms. Where the process holds most of its limit, large blocks go back at once from then
-    on, up to the end of `heap_restored`, which keeps heaps from growing within a stage. Does nothing where the C
-    library is not glibc.
-
-    `expected_bytes`: that it will hold in the stages to come; to hold more now is too much.
+    Memory freed by one stage stays in the heaps of its threads, where other threads cannot use it: 10 to 110 MiB
+    measured. Allocating it again costs some 10 ms. If the process holds most of its limit, large blocks are returned at
+    once from then on, until `heap_restored` ends, so that heaps do not grow within a stage. Without glibc nothing
+    happens. `expected_bytes`: memory of the process in the stages to come.
     """
     if sys.platform != "linux":
         return
@@ -125,19 +123,19 @@ def trim_heap(limit_bytes: int, expected_bytes: int = 0) -> None:
 
 
 class _Heap(Shared):
-    """What the C library's heap was told by calls that are not at their end."""
+    """The settings of the C library's heap, shared by calls that have not ended."""
 
     told = False
 
     def large_blocks_apart(self) -> None:
-        """Have large blocks come from the system, and go back to it, until the last call ends."""
+        """Have large blocks come from the system, and return to it, until the last call ends."""
         with self.lock:
             if self.n_inside and not self.told and not _is_bound():
                 self.told = True
                 _c_function("mallopt")(_M_MMAP_THRESHOLD, LARGE_BLOCK)
 
     def end(self) -> None:
-        """Let heaps keep what the C library lets them keep of its own accord, at most."""
+        """Restore the C library's largest own bound between heap and system."""
         if self.told:
             _c_function("mallopt")(_M_MMAP_THRESHOLD, LARGEST_IN_HEAP)
             _c_function("mallopt")(_M_TRIM_THRESHOLD, 2 * LARGEST_IN_HEAP)
@@ -145,22 +143,21 @@ class _Heap(Shared):
 
 
 heap_restored = _Heap()
-"""Undoes at the end what `trim_heap` tells the C library within; calls of several threads end in any order.
+"""Context manager that undoes the settings of `trim_heap` when the last of all threads leaves it.
 
-Unless told otherwise, glibc raises its bound between the heap and the system to the largest block that was freed,
-32 MiB at most. Its rule cannot be asked for again once a bound was set, nor can the bound be read: that largest one is
-set, where a process that frees such blocks is soon.
+By default glibc raises its bound between heap and system to the largest freed block, at most 32 MiB. A set bound cannot
+be read, nor that rule restored, so the maximum is set.
 """
 
 
 def _is_bound() -> bool:
-    """Whether this process began with bounds for its heap, as Dask's workers do: large blocks lie apart then."""
+    """Whether this process started with bounds for its heap, as Dask's workers do; large blocks are then separate."""
     begun = Path("/proc/self/environ").read_bytes()  # what was set later, the C library has not seen
     return any(name in begun for name in (b"MALLOC_TRIM_THRESHOLD_", b"MALLOC_MMAP_THRESHOLD_"))
 
 
 def _c_function(name: str) -> Any:
-    """A function of the C library; one that does nothing where it has none."""
+    """A function of the C library; without one, a function that does nothing."""
     import ctypes
 
     return getattr(ctypes.CDLL(None), name, lambda *_: None)

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Shared:
-    """Context manager of many threads: `begin` is called when the first enters, `end` when the last has left."""
+    """Context manager for many threads: `begin` is called when the first enters, `end` when the last has left."""
 
     def __init__(self) -> None:
         self.lock, self.n_inside = threading.Lock(), 0
@@ -44,11 +44,10 @@ class Shared:
 
 
 class CollectorOff(Shared):
-    """Context manager: no collection begins inside, in any thread; several threads may be inside.
+    """Context manager that stops garbage collection in all threads, for callers that hold a library's lock and fetch.
 
-    For callers that fetch while they hold a library's lock. Bytes come by another thread; had that one to collect an
-    object of the library, whose end waits for the lock, both would wait for ever (h5py's issue 2019). What there is to
-    collect is collected afterwards, by a collector that is left as it was found.
+    Another thread brings the bytes; if it collected an object of the library whose end needs the lock, both would wait
+    for ever (h5py's issue 2019). At the end the collector is as it was.
     """
 
     def begin(self) -> None:
@@ -63,11 +62,11 @@ class CollectorOff(Shared):
 
 
 collector_off = CollectorOff()
-"""Of the process."""
+"""The context manager of the process."""
 
 
 class _StandIn(ModuleType):
-    """Takes the place of a module, and asks it for whatever it is asked for."""
+    """Stand-in for a module, which passes all attribute look-ups on to it."""
 
     def place(self, module: ModuleType | None) -> None:
         """Put a module, or none, where ``import`` and the package look for this one."""
@@ -85,10 +84,9 @@ class _StandIn(ModuleType):
 
 @contextmanager
 def deferred(*names: str) -> Iterator[None]:
-    """Within, ``import NAME`` gives a stand-in, which imports the module when an attribute of it is first asked for.
+    """Context in which ``import NAME`` gives a stand-in, which imports the module at the first look-up of an attribute.
 
-    At the end stand-ins are taken out again: the next ``import NAME`` is like any other, and whoever has kept a
-    stand-in gets what the module has. What has been imported before, or cannot be found, is left alone.
+    Stand-ins are removed at the end; kept ones work on. Modules imported before, or not found, are left alone.
     """
     stand_ins = [_StandIn(name) for name in names if name not in sys.modules and find_spec(name)]
     for stand_in in stand_ins:
@@ -103,8 +101,8 @@ def deferred(*names: str) -> Iterator[None]:
 class _OneThread(Shared):
     """Context manager: BLAS has one thread, in all threads of the process, until the last one leaves.
 
-    Products of rows are made by kernels of our own. What is left to BLAS and LAPACK are small matrices that are made
-    once in one process: their last bits depend on the library and on its threads, but not on how rows are cut.
+    Our kernels multiply rows. BLAS and LAPACK get only small matrices, once and in one process: their last bits depend
+    on the library and its threads, but not on the chunks.
     """
 
     def __init__(self) -> None:
@@ -114,18 +112,18 @@ class _OneThread(Shared):
         self._limits: Any = None
 
     def begin(self) -> None:
-        """Take its threads."""
+        """Set BLAS to one thread."""
         _take_control()
         self._limits = self._controller().limit(limits=1, user_api="blas")
 
     def end(self) -> None:
-        """Give them back."""
+        """Restore its threads."""
         _take_control()
         self._limits.restore_original_limits()
         _take_control()  # from this thread, for others
 
     def _controller(self) -> threadpoolctl.ThreadpoolController:
-        """The libraries of this process, looked for (3 ms) whenever other modules are imported than the last time."""
+        """The libraries of this process; looked for again (3 ms) when other modules were imported since."""
         if self._found is None or self._n_modules != len(sys.modules):
             self._n_modules, self._found = len(sys.modules), threadpoolctl.ThreadpoolController()
             if not any(library["user_api"] == "blas" for library in self._found.info()):
@@ -134,7 +132,7 @@ class _OneThread(Shared):
 
 
 def _take_control() -> None:
-    """Have this thread's word count: recent threadpoolctl heeds the first that set a limit, and no other thread."""
+    """Make this thread's setting count: recent threadpoolctl obeys only the first thread that set a limit."""
     clear = getattr(getattr(threadpoolctl, "OpenBLASController", None), "clear_controlling_thread", None)
     if clear is not None:
         clear(force=True)

@@ -1,7 +1,7 @@
-"""Telling people how far long work is: bars on a terminal and in notebooks, one log line a stage otherwise.
+"""Progress of long work: bars on a terminal and in notebooks, otherwise one log line a stage.
 
-A stage is entered with ``with progress.stage(...)``; the work calls `advance` on what it gets. Nothing here knows what
-the stages do. rich is imported only when a bar is drawn.
+A stage is entered with ``with progress.stage(...)``; the work calls `advance` on the stage. Nothing here knows what the
+stages do. rich is imported only when a bar is drawn.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 
 logger = logging.getLogger(__name__)
 TOLD_EVERY_S = 30.0
-"""Seconds between lines on a stage that goes on, where there is no bar."""
+"""Seconds between log lines on a running stage, where there is no bar."""
 
 
 @dataclass
 class Stage:
-    """One stage of a run, as it went."""
+    """One stage of a run and its figures."""
 
     name: str  # ``sketch``, ``seed``, ``epochs``, ``lloyd``, ``polish``, ``assign``, ``refine-1``
     seconds: float = 0.0  # wall time, without that of `COMPILING`
@@ -36,7 +36,7 @@ class Stage:
     after_advance: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
     def advance(self, amount: float = 1.0) -> None:
-        """Say that `amount` more of the stage's total is done."""
+        """Add `amount` to the finished part of the total."""
         self.done += amount
         if self.on_advance is not None:
             self.on_advance(amount)
@@ -45,16 +45,15 @@ class Stage:
 
 
 COMPILING = Stage("compiling")
-"""What this process has compiled so far, in kernels; no other stage counts its time."""
+"""Kernels that this process has compiled so far; no other stage counts their time."""
 
 
 class Progress:
     """Records the stages of one run and shows them.
 
-    `show`: bool or "auto", draw bars below the cell of a notebook, or on stderr if it is a terminal. Elsewhere True
-    writes a line on stderr for each finished stage, unless the log takes it, and "auto" writes nothing there. Every
-    finished stage is one line of the log, whatever is shown; where there is no bar, a long one says every 30 s how far
-    it is.
+    `show`: bool or "auto". Both True and "auto" draw bars, below the cell of a notebook or on stderr if it is a
+    terminal. Elsewhere True writes a line on stderr for each finished stage, unless the log takes it. Every finished
+    stage is logged; without a bar, a long stage logs its progress every 30 s.
     """
 
     latest: ClassVar[Progress]  # that of the latest run, which says what no stage does
@@ -68,7 +67,7 @@ class Progress:
 
     @contextmanager
     def stage(self, name: str, total: float | None = None, unit: str = "chunks") -> Iterator[Stage]:
-        """Time one stage. `total` is in `unit`; None where it is not known beforehand."""
+        """Time one stage. `total` is in `unit`; None if it is not known beforehand."""
         stage, ended = Stage(name), threading.Event()
         started = time.perf_counter() - COMPILING.seconds
         bar = (NotebookBar if self._notebook else _Bar)(name, total, unit) if self._bars else None
@@ -91,7 +90,7 @@ class Progress:
         self._tell(f"{name}: {stage.seconds:.2f} s{read}", on_stderr=self._lines)
 
     def _tell_until(self, ended: threading.Event, stage: Stage, total: float | None, unit: str) -> None:
-        """Say every half minute what is done of a stage, until it has ended."""
+        """Log the progress of a stage every half minute until it has ended."""
         started = time.perf_counter()
         while not ended.wait(TOLD_EVERY_S):
             seconds = time.perf_counter() - started
@@ -99,7 +98,7 @@ class Progress:
             self._tell(f"{stage.name}: {done}{', ' if done else ''}{seconds:.0f} s so far", on_stderr=self._lines)
 
     def say(self, line: str) -> None:
-        """Log a line; write it on stderr where stages are shown and the log does not take it."""
+        """Log a line; write it on stderr if stages are shown and the log does not take it."""
         self._tell(line, on_stderr=self._bars or self._lines)
 
     def _tell(self, line: str, *, on_stderr: bool) -> None:
@@ -110,7 +109,7 @@ class Progress:
 
 
 def _on_terminal() -> bool:
-    """Whether stderr is a terminal; a process that was started without it has none."""
+    """Whether stderr is a terminal; a process started without stderr has none."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
@@ -136,7 +135,7 @@ class _Bar:
         self._progress.update(self._task, completed=self._done, count=count)
 
     def fill(self) -> None:
-        """Show the stage as done, also where it needed fewer steps than it might have, or counts none."""
+        """Show the stage as done, even if it needed fewer steps than planned or counts none."""
         self._show(self._done or None)
         self._progress.update(self._task, total=self._done or 1, completed=self._done or 1)
 
@@ -156,17 +155,14 @@ def in_notebook() -> bool:
 
 
 def counted(done: float, total: float | None, unit: str = "", seconds: float = 0.0) -> str:
-    """What is done: of how many, and how many a second; nothing for a stage that counts none."""
+    """The finished part, the total and the rate of a stage; "" for a stage that counts nothing."""
     rate = f" {done / seconds:.3g} {unit}/s" if done and seconds > 0 else ""
     of = "" if total is None else f"/{total:,.0f}"
     return f"{done:,.0f}{of}{rate}" if done or of else ""
 
 
 class NotebookBar:
-    """A bar that a notebook shows: done of total, rate, time taken.
-
-    `total`: in `unit`; None where it is not known.
-    """
+    """Notebook bar: done of total, rate, time taken. `total` is in `unit`; None if it is not known."""
 
     def __init__(self, name: str, total: float | None, unit: str):
         from IPython.display import display
@@ -184,17 +180,17 @@ class NotebookBar:
         return {"text/plain": text, "text/html": f"<div>{bar} <code>{html.escape(text)}</code></div>"}
 
     def advance(self, amount: float) -> None:
-        """Say that so much more is done."""
+        """Add an amount to the finished part."""
         self._done += amount
         if time.perf_counter() - self._shown >= SECONDS:
             self._show()
 
     def fill(self) -> None:
-        """Show the stage as done, also where it needed fewer steps than it might have, or counts none."""
+        """Show the stage as done, even if it needed fewer steps than planned or counts none."""
         self._total, self._ended = self._done or None, True
 
     def stop(self) -> None:
-        """Show where it ended."""
+        """Show the final state."""
         self._show()
 
     def _show(self) -> None:
