@@ -1,7 +1,4 @@
-"""Documents to rows: hashing of words and tf-idf, without a vocabulary.
-
-Documents come in, sparse rows go out. Nothing here opens files.
-"""
+"""Documents to sparse rows: hashing of words and tf-idf, without a vocabulary. Opens no files."""
 
 from streamkm.text.feature_hashing import BadDocumentError, FeatureHashing
 from streamkm.text.tfidf import TfIdf

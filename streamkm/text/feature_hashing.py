@@ -1,7 +1,7 @@
-"""Feature hashing: documents, lists of tokens and dicts to sparse rows, with no vocabulary.
+"""Feature hashing: documents, lists of tokens and dicts to sparse rows, without a vocabulary.
 
-Tokens, n-grams and hashes are scikit-learn's (`HashingVectorizer`, `FeatureHasher`). A seed is a prefix of every word,
-which makes another hash of scikit-learn's. Opens no file.
+Tokens, n-grams and hashes are those of scikit-learn's `HashingVectorizer` and `FeatureHasher`; a seed is a prefix of
+every word, so each seed gives another hash. Opens no file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KNOWN = {"input": tuple(KINDS), "dtype": ("float32", "float64"), "analyzer": ("
 
 
 class BadDocumentError(InvalidInputError):
-    """A document that cannot be hashed: its number among those given (`row`, from 0), and the `problem`."""
+    """A document that cannot be hashed: its number among the given ones (`row`, from 0), and the `problem`."""
 
     def __init__(self, row: int, problem: str) -> None:
         super().__init__(f"document {row:,}: {problem}")
@@ -37,7 +37,7 @@ class BadDocumentError(InvalidInputError):
 
 
 def kind_remedy(document: Any, otherwise: str) -> str:
-    """The `input` that fits a document, as the end of a message; `otherwise` if none does."""
+    """The `input` that fits a document, as the end of a message; `otherwise` if none fits."""
     fitting = next((name for name, (types, _) in KINDS.items() if isinstance(document, types)), None)
     return f'; pass FeatureHashing(input="{fitting}")' if fitting else f"; {otherwise}"
 
@@ -46,32 +46,32 @@ def kind_remedy(document: Any, otherwise: str) -> str:
 class FeatureHashing:
     r"""Map documents to sparse rows: feature ``hash(token) % n_features``, value the token's signed count.
 
-    A row depends on its document alone, so documents can be hashed in any order, on any machine, and new ones later.
-    With ``alternate_sign`` squared distances are unbiased, and their relative standard deviation is at most
-    ``sqrt(2 / n_features)`` [1]_; the objective of a partition, a sum of squared distances to means, inherits both:
-    hashing distorts it by an additive term that shrinks as `n_features` grows [2]_.
+    A row depends only on its document, so documents can be hashed in any order, on any machine, and new ones later.
+    With ``alternate_sign`` squared distances are unbiased, and their relative standard deviation is at most ``sqrt(2 /
+    n_features)`` [1]_; the objective of a partition inherits both: hashing distorts it by an additive term that shrinks
+    as `n_features` grows [2]_.
 
     Parameters
     ----------
     n_features : int, default=2**20
-        Columns, below ``2**31 - 1``. Nothing of that size is held here; centers are of that width, so for many
-        clusters 2**18 takes a quarter of the memory and time.
+        Columns, below ``2**31 - 1``. Rows do not need memory for all of them, but centers do: for many clusters
+        2**18 takes a quarter of the memory and time.
     input : {"text", "tokens", "counts"}, default="text"
-        What a document is: a str; a list of str; a mapping of str to numbers, where a str in place of a number stands
-        for the feature ``name=value`` once.
+        The kind of document: a str; a list of str; a mapping of str to numbers, where a str in place of a number
+        stands for the feature ``name=value`` once.
     alternate_sign : bool, default=True
         Whether half of the tokens count negative, so that collisions cancel on average.
     binary : bool, default=False
         Whether every stored value becomes 1.
     norm : {"l2", "l1", None}, default="l2"
-        To what norm rows are scaled.
+        Norm to which rows are scaled.
     analyzer, ngram_range, lowercase, strip_accents, stop_words
-        Of texts, as in scikit-learn's `HashingVectorizer`. `analyzer` is a name; `stop_words` "english", a tuple, or
-        None. Words have two letters or digits and more, as there.
+        For texts, as in scikit-learn's `HashingVectorizer`. `analyzer` is a name; `stop_words` "english", a tuple, or
+        None. Words have at least two letters or digits.
     dtype : {"float32", "float64"}, default="float32"
     seed : int, default=0
-        From 0 to ``2**64 - 1``: which hash. Theorems hold for all but a share of hashes. 0 is scikit-learn's; for
-        others every word is hashed behind the seed's digits.
+        Chooses the hash, from 0 to ``2**64 - 1``. 0 is scikit-learn's; for others every word is hashed behind the
+        seed's digits. The bounds hold for all but a share of hashes.
 
     Raises
     ------
@@ -118,7 +118,7 @@ class FeatureHashing:
             raise InvalidParameterError(str(error)) from None
 
     def apply(self, documents: Sequence[Any]) -> sp.csr_array:
-        """Hash documents.
+        """Hash documents, in one thread: scikit-learn tokenizes in Python. O(characters).
 
         Parameters
         ----------
@@ -132,11 +132,7 @@ class FeatureHashing:
         Raises
         ------
         BadDocumentError
-            Naming the first document that is none.
-
-        Notes
-        -----
-        O(characters), in one thread: scikit-learn tokenizes in Python, which holds the interpreter's lock.
+            Naming the first document of another kind.
         """
         types, wanted = KINDS[self.input]
         for row, document in enumerate(documents):
@@ -161,7 +157,7 @@ class FeatureHashing:
         return np.asarray(rows.indices, np.int64)
 
     def count_words(self, documents: Iterable[Any]) -> Counter[str]:
-        """Documents in which each word, n-gram, token or name occurs."""
+        """Document frequencies of words, n-grams, tokens or names."""
         words_of: Any = {"text": self._analyzer(), "tokens": tuple, "counts": _names}[self.input]
         return Counter(chain.from_iterable(set(words_of(document)) for document in documents))
 
@@ -185,7 +181,7 @@ class FeatureHashing:
         return sp.csr_array(X)
 
     def _behind_seed(self, words: Iterable[Any]) -> Iterable[Any]:
-        """Words, texts or bytes, behind the seed's digits and a zero byte; as they are for 0."""
+        """Words, texts or bytes, behind the seed's digits and a zero byte; unchanged for seed 0."""
         if not self.seed:
             return words
         text = f"{self.seed}\0"

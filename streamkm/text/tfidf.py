@@ -1,7 +1,6 @@
-"""tf-idf without a vocabulary: in how many rows each feature occurs, and the weights that follow.
+"""tf-idf without a vocabulary: document frequencies of features, and the weights that follow.
 
-Counts are kept for the features that occur, not for all that the hash could give, so memory follows the data and not
-`n_features`. Walks no source.
+Only features that occur are counted, so memory grows with the data, not with `n_features`. Reads no source.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _NORMS: tuple[Literal["l1", "l2"] | None, ...] = (None, "l1", "l2")
 
 @dataclass(frozen=True, slots=True)
 class Frequencies:
-    """In how many rows each feature occurs: whole numbers, the same whatever the chunks and the workers."""
+    """Document frequencies of features: whole numbers, which do not depend on chunks or workers."""
 
     n_rows: int
     features: NDArray[np.int64]  # (v,), rising: those that occur
@@ -34,13 +33,13 @@ class Frequencies:
 
     @classmethod
     def of(cls, X: Any) -> Frequencies:
-        """Counts of CSR rows without a feature twice in a row; stored zeros count. O(nnz log nnz)."""
+        """Counts of CSR rows, whose features are distinct within a row; stored zeros count. O(nnz log nnz)."""
         features, counts = np.unique(X.indices, return_counts=True)
         return cls(X.shape[0], features.astype(np.int64), counts.astype(np.int64))
 
     @classmethod
     def joined(cls, states: Sequence[Frequencies]) -> Frequencies:
-        """Counts of the rows of all states, none of which is changed. O(v log v)."""
+        """Counts of the rows of all states, which stay unchanged. O(v log v)."""
         features, at = np.unique(np.concatenate([state.features for state in states]), return_inverse=True)
         counts = np.zeros(len(features), np.int64)
         np.add.at(counts, at, np.concatenate([state.counts for state in states]))
@@ -51,8 +50,8 @@ class Frequencies:
 class TfIdf:
     """Scale the entries of sparse rows by how rare their features are, then the rows to unit norm.
 
-    ``idf(j) = log(n / df(j)) + 1``, with n and df(j) one larger where `smooth_idf`, as scikit-learn's
-    `TfidfTransformer` has it. A feature that no row had weighs as with df 0 where `smooth_idf`, else as with df 1.
+    ``idf(j) = log(n / df(j)) + 1``, with n and df(j) one larger if `smooth_idf`, as in scikit-learn's
+    `TfidfTransformer`. A feature that no row had gets the weight of df 0 if `smooth_idf`, else of df 1.
 
     Parameters
     ----------
@@ -134,14 +133,14 @@ class TfIdf:
         replace_file(path, lambda file: np.savez(file, **arrays), n_bytes, overwrite=overwrite)  # type: ignore[arg-type]
 
     def digest(self) -> str:
-        """What tells these weights from others."""
+        """Hash of these weights."""
         found = hashlib.blake2b(digest_size=16)
         for array in self.arrays().values():
             found.update(raw(array))
         return found.hexdigest()
 
     def arrays(self) -> dict[str, NDArray[np.int64]]:
-        """The weights as plain arrays; `restored` makes them again."""
+        """The weights as plain arrays, from which `restored` makes them again."""
         known, options = self.frequencies, [self.smooth_idf, self.sublinear_tf, _NORMS.index(self.norm)]
         arrays = {"n_rows": np.array(known.n_rows, np.int64), "features": known.features, "counts": known.counts}
         return {**arrays, "options": np.array(options, np.int64)}
@@ -165,10 +164,7 @@ class TfIdf:
 
     @classmethod
     def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> TfIdf:
-        """Make the weights of `arrays`; any values may stand there.
-
-        Raises ValueError, KeyError, TypeError, IndexError.
-        """
+        """Restore weights from `arrays` of any content. Raises ValueError, KeyError, TypeError, IndexError."""
         n_rows, options = int(arrays["n_rows"]), arrays["options"]
         features, counts = (arrays[name].astype(np.int64, casting="safe") for name in ("features", "counts"))
         (smooth, logs), norm = map(bool, options[:2]), _NORMS[int(options[2])]

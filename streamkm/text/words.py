@@ -1,6 +1,6 @@
 """The words behind hashed features: a bounded table of frequent words, counted while documents are hashed.
 
-Counting knows nothing of features; `WordTable` finds them once, at the end. Opens no file.
+Counting knows no features; `WordTable` finds them at the end. Opens no file.
 """
 
 from __future__ import annotations
@@ -25,12 +25,9 @@ ARRAYS = ("word_features", "word_list")
 def joined_counts(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
     """Document frequencies of words in two sets of documents, at most `MOST_WORDS`: frequent words are never lost.
 
-    Counts are too low by at most ``documents * words a document / MOST_WORDS``, and depend on the order of joins alone.
-
-    References
-    ----------
-    Misra and Gries, "Finding repeated elements", Sci. Comput. Program. 2 (1982). Agarwal, Cormode, Huang, Phillips, Wei
-    and Yi, "Mergeable summaries", PODS 2012, section 3.1: joining two of them.
+    Counts are too low by at most ``documents * words a document / MOST_WORDS``, and depend only on the order of joins.
+    Misra and Gries, "Finding repeated elements", Sci. Comput. Program. 2 (1982); joins as in Agarwal, Cormode, Huang,
+    Phillips, Wei and Yi, "Mergeable summaries", PODS 2012, section 3.1.
     """
     counts = dict(first)
     for word, count in second.items():
@@ -43,16 +40,9 @@ def joined_counts(first: Mapping[str, int], second: Mapping[str, int]) -> dict[s
 
 @dataclass(frozen=True, eq=False)
 class WordTable:
-    """The most frequent word of each hashed feature.
+    """The most frequent word of each hashed feature."""
 
-    Attributes
-    ----------
-    features : int64 (v,)
-        Ascending.
-    words : tuple of str
-    """
-
-    features: NDArray[np.int64]
+    features: NDArray[np.int64]  # (v,), ascending
     words: tuple[str, ...]
 
     @classmethod
@@ -67,24 +57,18 @@ class WordTable:
         return len(self.words)
 
     def name(self, feature: int) -> str | None:
-        """The most frequent word behind a feature; None where none is known. O(log v)."""
+        """The most frequent word behind a feature; None if none is known. O(log v)."""
         at = int(np.searchsorted(self.features, feature))
         return self.words[at] if at < len(self) and self.features[at] == feature else None
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """As plain arrays, named as `ARRAYS`."""
+        """Plain arrays, named as in `ARRAYS`."""
         text = np.frombuffer(json.dumps(self.words).encode(), np.uint8)
         return dict(zip(ARRAYS, (self.features, text), strict=True))
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> WordTable:
-        """The inverse of `arrays`.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError
-            For arrays that are none of a table.
-        """
+        """Restore a table from `arrays`. Raises ValueError, KeyError or TypeError for other arrays."""
         features, text = (arrays[name] for name in ARRAYS)
         words = tuple(map(str, json.loads(text.tobytes())))
         if features.dtype != np.int64 or features.shape != (len(words),) or (np.diff(features, prepend=-1) < 1).any():
