@@ -1,4 +1,4 @@
-"""Steps of chosen columns: what `preprocess` says as a mapping, which columns it means, and what a file keeps."""
+"""Steps of chosen columns: `preprocess` as a mapping, the columns that it names, and their form in a file."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class StepColumns:
     numbers: tuple[int, ...]
 
     def member(self, width: int) -> NDArray[np.bool_]:
-        """Which of so many columns are chosen."""
+        """A mask (width,) of the chosen columns."""
         chosen = np.zeros(width, bool)
         chosen[[number for number in self.numbers if number < width]] = True
         return chosen
 
     def apply(self, X: Matrix, out: NDArray[Any], step: Callable[..., None]) -> None:
-        """Write stored values of rows, after a step that sees the chosen columns alone."""
+        """Write stored values of rows after a step that gets only the chosen columns."""
         chosen = self.member(X.shape[1])
         if isinstance(X, np.ndarray):
             values = np.ascontiguousarray(X[:, chosen]).reshape(-1)
@@ -44,12 +44,12 @@ class StepColumns:
         out[there] = made.reshape(len(X), -1) if isinstance(X, np.ndarray) else made
 
     def described(self, step: str) -> dict[str, Any]:
-        """As JSON values, for a file."""
+        """JSON values, for a file."""
         return {"step": step, "columns": list(self.numbers)}
 
 
 def check_column_steps(steps: Mapping[Any, Any], known: Sequence[str]) -> None:
-    """Refuse a mapping of steps to columns that is none. Raises InvalidParameterError."""
+    """Refuse anything but a mapping of steps to columns. Raises InvalidParameterError."""
     if not steps:
         raise InvalidParameterError("preprocess={} names no step; needed: a mapping of steps to columns, or None")
     for step, columns in steps.items():
@@ -66,9 +66,9 @@ def check_column_steps(steps: Mapping[Any, Any], known: Sequence[str]) -> None:
 
 
 def chosen_columns(steps: Mapping[str, Any], names: Sequence[str] | None, n_features: int | None, name: str) -> Any:
-    """The columns of each step of a checked mapping, None for all.
+    """The columns of each step of a checked mapping, None for all. Raises InvalidInputError: a column is missing.
 
-    `names`: of features. `name`: of the rows, for messages. Raises InvalidInputError: a column that is not there.
+    `names` are those of the features, `name` that of the rows, for messages.
     """
     found: list[StepColumns | None] = []
     for step, columns in steps.items():
@@ -86,7 +86,7 @@ def chosen_columns(steps: Mapping[str, Any], names: Sequence[str] | None, n_feat
 
 
 def restored_columns(described: Any, n_features: int) -> tuple[str, StepColumns | None]:
-    """A step of a file and its columns; any value may stand there. Raises ModelFileError."""
+    """A step of a file, of any content, and its columns. Raises ModelFileError."""
     if not isinstance(described, dict):
         return described, None
     numbers, step = described.get("columns"), described.get("step")
@@ -97,7 +97,7 @@ def restored_columns(described: Any, n_features: int) -> tuple[str, StepColumns 
 
 
 def _numbers(column: Any, names: Sequence[str] | None, n_features: int | None, what: str) -> list[int]:
-    """The features of a column: one, or those of a category or a vector. JSON has numbers as text, too."""
+    """The features of a column: one, or those of a category or a vector. Files of JSON may store numbers as text."""
     if isinstance(column, str) and names is not None:
         cells = (f"{column}=", f"{column}[")
         found = [at for at, known in enumerate(names) if known == column]

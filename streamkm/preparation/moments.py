@@ -1,4 +1,4 @@
-"""Means and standard deviations of features, as sums over rows: what "standardize" and filling must know."""
+"""Means and standard deviations of features, as sums over rows, for "standardize" and for filling."""
 
 from __future__ import annotations
 
@@ -15,35 +15,22 @@ from streamkm.kernels.preparation import moments as kernels
 from streamkm.preparation.scaling import Fill, Scaling, rounding_of
 
 SUM_BYTES = 24
-"""Of the sums of a feature."""
+"""Bytes of a feature's sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class MomentsFit:
-    """Sums that means and deviations follow from: `step` chunk by chunk, `join`, `finish`; a `SketchFit` in form.
+    """Sums for means and deviations, as a `SketchFit`: `step` adds a chunk, `join` adds states, `finish` scales.
 
-    The state is a float64 array (3, 1 + d): the number of rows in front; then of each feature the number of values,
-    their mean and the sum of their squared deviations from it. Of sparse rows, stored values alone are counted.
-
-    Attributes
-    ----------
-    centers : bool
-        Whether means are taken off: of dense rows.
+    The state is a float64 array (3, 1 + d). Column 0 holds the number of rows; the others hold the number of values of
+    each feature, their mean and the sum of their squared deviations. Of sparse rows, only stored values count.
     """
 
-    centers: bool
+    centers: bool  # whether means are subtracted: for dense rows
     dtype: Any = np.float64  # of the rows, whose rounding is no deviation
 
     def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG002
-        """Add rows, each once, whatever it weighs. O(nnz).
-
-        Parameters
-        ----------
-        state : float64 (3, 1 + d), or None to start
-            Changed, but for sparse rows that are wider.
-        X : ndarray (n, d) or csr_array (n, d)
-        weights : ignored
-        """
+        """Add rows (n, d) to a state, which is changed unless sparse rows are wider; weights are ignored. O(nnz)."""
         state = _widened(np.zeros((3, 1)) if state is None else state, 1 + X.shape[1])
         state[0, 0] += X.shape[0]
         if isinstance(X, np.ndarray):
@@ -53,7 +40,7 @@ class MomentsFit:
         return state
 
     def join(self, states: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-        """Add up states, in order; changes none of them."""
+        """Add up states, in order; none of them is changed."""
         joined = _widened(states[0].copy(), max(state.shape[1] for state in states))
         for state in states[1:]:
             joined[0, 0] += state[0, 0]
@@ -61,9 +48,9 @@ class MomentsFit:
         return joined
 
     def finish(self, state: NDArray[np.float64]) -> Scaling:
-        """Means, and one over standard deviations, by n; 1 for features whose values are equal but for rounding.
+        """Means and inverse standard deviations (divisor n); 1 for features that are constant but for rounding.
 
-        For float64 that is what scikit-learn takes for constant: a variance up to ``n eps var + (n eps mean)^2``.
+        For float64 this is scikit-learn's rule: a variance up to ``n eps var + (n eps mean)^2``.
         """
         n_rows, lost, variances = state[0, 0], state[0, 0] * np.finfo(np.float64).eps, _variances(state)
         rounding = max(lost, rounding_of(self.dtype)) * state[1, 1:] * state[0, 1:] / n_rows
@@ -73,7 +60,7 @@ class MomentsFit:
 
 
 def _variances(state: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Variances by the number of rows (d,), of a state of `MomentsFit`."""
+    """Variances (d,) from a state of `MomentsFit`, with the number of rows as divisor."""
     n_rows, (counts, means, squares) = state[0, 0], state[:, 1:]
     # the values that are not stored are zeros
     return np.asarray((squares + means * means * counts * ((n_rows - counts) / n_rows)) / n_rows)
@@ -81,22 +68,15 @@ def _variances(state: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class FillFit:
-    """Means of the values that features have, NaN left out: `step` chunk by chunk, `join`, `finish`.
+    """Means of the values of features, NaN left out: `step` adds a chunk, `join` adds states, `finish` gives the means.
 
-    The state is a float64 array (3, 1 + d): the number of rows in front; then of each feature the number of values that
-    rows hold, their mean, and the number of missing values. Entries that sparse rows do not store are zeros, and count.
+    The state is a float64 array (3, 1 + d). Column 0 holds the number of rows; the others hold the number of values of
+    each feature, their mean and the number of missing values. Entries that sparse rows do not store are zeros, and
+    count.
     """
 
     def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG002
-        """Add rows, each once, whatever it weighs. O(nnz).
-
-        Parameters
-        ----------
-        state : float64 (3, 1 + d), or None to start
-            Changed, but for sparse rows that are wider.
-        X : ndarray (n, d) or csr_array (n, d)
-        weights : ignored
-        """
+        """Add rows (n, d) to a state, which is changed unless sparse rows are wider; weights are ignored. O(nnz)."""
         n_rows, width = X.shape
         state = _widened(np.zeros((3, 1)) if state is None else state, 1 + width)
         counts, means, missing = state[:, 1 : 1 + width]
@@ -112,7 +92,7 @@ class FillFit:
         return state
 
     def join(self, states: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-        """Add up states, in order; changes none of them."""
+        """Add up states, in order; none of them is changed."""
         joined = _widened(states[0].copy(), max(state.shape[1] for state in states))
         for state in states[1:]:
             counts, means, missing = joined[:, 1 : state.shape[1]]
@@ -128,7 +108,7 @@ class FillFit:
 
 
 def _widened(state: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    """The state with zeros for further features."""
+    """A state with zeros for further features."""
     if state.shape[1] >= width:
         return state
     wider = np.zeros((3, width))
@@ -141,12 +121,9 @@ _PIECE_BYTES = 1 << 22  # of columns at a time
 
 
 def quartile_scaling(X: Matrix) -> Scaling:
-    """Medians, and one over the distance between the quartiles; 1 where it is rounding. O(s log s * d).
+    """Medians and inverse interquartile ranges of sampled rows (s, d); 1 where the range is rounding. O(s log s * d).
 
-    Parameters
-    ----------
-    X : ndarray (s, d) or csr_array (s, d)
-        Sampled rows, at least one. Zeros that are not stored count; of sparse rows, medians are not taken off.
+    Zeros that are not stored count. For sparse rows, medians are not subtracted.
     """
     n_rows, is_sparse = X.shape[0], not isinstance(X, np.ndarray)
     columns: Any = sp.csc_array(X) if is_sparse else X

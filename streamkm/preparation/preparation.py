@@ -1,4 +1,4 @@
-"""Steps that rows go through before they are clustered, by name, and what those of them know that look at all rows."""
+"""Steps that prepare rows before they are clustered, by name, and the statistics of the steps that need all rows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from streamkm.preparation.columns import StepColumns, check_column_steps, chosen
 from streamkm.preparation.scaling import Fill, Scaling, Table, lengthened
 
 TOTAL = 10_000.0
-"""What the values of a row add up to after the step "total"."""
+"""Sum of the values of a row after the step "total"."""
 
 FILL = "fill"
-"""The first step, where invalid="mean" asks for it: column means in place of NaN."""
+"""The first step if invalid="mean": column means in place of NaN."""
 
 FOUND = (FILL, "standardize", "robust", "table")
-"""Steps that must know all rows, in a pass of their own."""
+"""Steps that need a pass over all rows."""
 
 _BY_ROW: dict[str, Callable[[NDArray[Any], NDArray[np.int64], NDArray[Any]], None]] = {
     "log1p": lambda values, starts, out: kernels.log1p(values, out),  # noqa: ARG005 - one value at a time
@@ -33,20 +33,14 @@ _BY_ROW: dict[str, Callable[[NDArray[Any], NDArray[np.int64], NDArray[Any]], Non
 }
 
 DOMAINS = {"log1p": "log1p takes values above -1", "total": "total takes values of 0 and more"}
-"""Steps that make other values infinite, and what they take."""
+"""Values that a step takes; others become infinite."""
 
 STEPS = ("standardize", "robust", "table", *_BY_ROW)
 """Names of the steps of `preprocess`."""
 
 
 def check_steps(steps: Any) -> tuple[str, ...]:
-    """The names of steps; none for None.
-
-    Raises
-    ------
-    InvalidParameterError
-        For what is no list of names of steps.
-    """
+    """The names of steps; none for None. Raises InvalidParameterError for anything but a list of such names."""
     if steps is None:
         return ()
     known = ", ".join(map(repr, STEPS))
@@ -60,7 +54,7 @@ def check_steps(steps: Any) -> tuple[str, ...]:
 
 
 def check_preprocess(steps: Any) -> None:
-    """Refuse what is neither a list of steps nor a mapping of steps to columns. Raises InvalidParameterError."""
+    """Refuse anything but a list of steps or a mapping of steps to columns. Raises InvalidParameterError."""
     if isinstance(steps, Mapping):
         check_column_steps(steps, [step for step in STEPS if step != "table"])
     else:
@@ -69,21 +63,11 @@ def check_preprocess(steps: Any) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Preparation:
-    """Steps in their order, and what was found for some of them. Cheap to pickle: two numbers a feature and such step.
+    """Steps in their order, and the statistics found for them. Cheap to pickle: two numbers a feature and such step."""
 
-    Attributes
-    ----------
-    steps : tuple of str
-        Of `STEPS`, after `FILL` or not.
-    found : tuple of Scaling or Fill
-        Of the first so many steps that must know all rows.
-    columns : tuple of StepColumns or None
-        Of each step, None for all; empty where every step is for all columns.
-    """
-
-    steps: tuple[str, ...]
-    found: tuple[Scaling | Fill, ...] = ()
-    columns: tuple[StepColumns | None, ...] = ()
+    steps: tuple[str, ...]  # names of `STEPS`, which may follow `FILL`
+    found: tuple[Scaling | Fill, ...] = ()  # of steps that need all rows, in order; later ones may lack theirs
+    columns: tuple[StepColumns | None, ...] = ()  # of each step, None for all; empty if all steps take all
 
     @classmethod
     def of(cls, steps: Any, names: Sequence[str] | None, n_features: int | None, name: str) -> Preparation:
@@ -99,7 +83,7 @@ class Preparation:
         return cls(tuple(steps), columns=chosen_columns(steps, names, n_features, name))
 
     def after_fill(self) -> Preparation:
-        """The same steps after one that fills missing values."""
+        """These steps after one that fills missing values."""
         return Preparation((FILL, *self.steps), columns=(None, *self.columns) if self.columns else ())
 
     def columns_of(self, number: int) -> StepColumns | None:
@@ -107,28 +91,28 @@ class Preparation:
         return self.columns[number] if self.columns else None
 
     def described(self) -> list[Any]:
-        """The steps as JSON values: names, and for steps of chosen columns these, too."""
+        """JSON values: names, and the columns of steps that have chosen ones."""
         chosen = [self.columns_of(number) for number in range(len(self.steps))]
         return [step if each is None else each.described(step) for step, each in zip(self.steps, chosen, strict=True)]
 
     @property
     def finding(self) -> tuple[str, ...]:
-        """The steps that must know all rows: each takes a pass."""
+        """The steps that need a pass over all rows."""
         return tuple(step for step in self.steps if step in FOUND)
 
     @property
     def is_complete(self) -> bool:
-        """Whether rows can be prepared."""
+        """Whether all statistics are found, so that rows can be prepared."""
         return len(self.found) == len(self.finding)
 
     @property
     def dense_width(self) -> int | None:
-        """The number of features of prepared rows where a step takes a shift off, which makes sparse rows dense."""
+        """The number of features of prepared rows if a step subtracts a shift, which makes sparse rows dense."""
         return next((len(scaling.shift) for scaling in self.scalings if len(scaling.shift)), None)
 
     @property
     def fill(self) -> Fill | None:
-        """The values that stand for NaN, where they were found."""
+        """The values that replace NaN, if they were found."""
         return next((found for found in self.found if isinstance(found, Fill)), None)
 
     @property
@@ -138,34 +122,21 @@ class Preparation:
 
     @property
     def table(self) -> Table | None:
-        """What the step "table" has found, where there is one."""
+        """The statistics of the step "table", if there are any."""
         return next((found for found in self.found if isinstance(found, Table)), None)
 
     def before(self, number: int) -> Preparation:
-        """The steps in front of one, which is given by its number."""
+        """The steps in front of the given number."""
         steps = self.steps[:number]
         return Preparation(steps, self.found[: len(Preparation(steps).finding)], self.columns[:number])
 
     def apply(self, X: Matrix) -> Matrix:
-        """Prepare rows, in float64, rounded to their `working_dtype` after each step. O(nnz); X is not changed.
+        """Prepare rows (n, d), in float64, rounded to their `working_dtype` after each step. O(nnz); X is not changed.
 
-        Parameters
-        ----------
-        X : ndarray (n, d) of any real dtype, C-contiguous, or csr_array (n, d)
-            Rows wider than those that the steps were found on keep the further features as they are, if these steps
-            take nothing off and fill nothing.
-
-        Returns
-        -------
-        ndarray or csr_array (n, d)
-            Dense where a step takes a shift off. NaN stays NaN, unless the first step fills it, and the other values of
-            its row are scaled by themselves. Values become infinite that a step has no use for: up to -1 before
-            "log1p", negative ones before "total".
-
-        Raises
-        ------
-        InvalidInputError
-            Rows of another width than a step allows.
+        Dense X is C-contiguous. Rows become dense if a step subtracts a shift. Features beyond those that the steps
+        were found on stay as they are; steps that shift or fill refuse them with InvalidInputError. NaN stays NaN
+        unless the first step fills it, and the other values of its row are scaled alone. Values become infinite outside
+        a step's `DOMAINS`: up to -1 before "log1p", negative ones before "total".
         """
         if not self.is_complete:
             raise ValueError(f"{self.steps} were not found yet")
@@ -197,13 +168,9 @@ class Preparation:
         return self.is_complete and not set(self.steps) & {"total", "unit"}
 
     def undone(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Give prepared rows, or means of such, in original units; of steps that are invertible.
+        """Prepared rows (n, d), or means of such, in original units, by invertible steps.
 
         The mean of log(1 + x) becomes the geometric mean of 1 + x, less 1.
-
-        Parameters
-        ----------
-        X : ndarray (n, d)
         """
         X, scalings = X.astype(np.float64), iter(reversed(self.scalings))
         for number, step in reversed(list(enumerate(self.steps))):
@@ -218,7 +185,7 @@ class Preparation:
         return X
 
     def widened(self, n_features: int) -> Preparation:
-        """The same for rows of more features, which stay as they are."""
+        """A copy for rows of more features, which stay as they are."""
         found = [
             type(each)(
                 *(lengthened(v, n_features, float(name == "factor")) if len(v) else v for name, v in _parts(each))
@@ -228,18 +195,12 @@ class Preparation:
         return replace(self, found=tuple(found))
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """What was found as named arrays, for a file; `restored` makes it again, with the names of the steps."""
+        """The statistics as named arrays, for a file; `restored` needs them and the names of the steps."""
         return {f"{name}{at}": values for at, each in enumerate(self.found) for name, values in _parts(each)}
 
     @classmethod
     def restored(cls, steps: Any, arrays: Mapping[str, NDArray[Any]], n_features: int) -> Preparation:
-        """Make what `arrays` wrote; any values may stand there.
-
-        Raises
-        ------
-        ModelFileError
-            For anything else.
-        """
+        """Restore a preparation from steps and `arrays` of any content. Raises ModelFileError."""
         try:
             read = [restored_columns(step, n_features) for step in steps]
             names, columns = [step for step, _ in read], tuple(each for _, each in read)
@@ -259,28 +220,28 @@ class Preparation:
 
 
 def kind_of(step: str) -> type[Fill | Scaling]:
-    """The class of what a step finds."""
+    """The class of a step's statistics."""
     return Fill if step == FILL else Table if step == "table" else Scaling
 
 
 def _parts(found: Scaling | Fill) -> list[tuple[str, NDArray[np.float64]]]:
-    """The arrays of what a step has found, by name."""
+    """The arrays of a step's statistics, by name."""
     return [(field.name, getattr(found, field.name)) for field in fields(found)]
 
 
 def _values(X: Matrix) -> NDArray[Any]:
-    """The values that rows store."""
+    """The stored values of rows."""
     return X if isinstance(X, np.ndarray) else X.data
 
 
 def _starts(X: Matrix) -> NDArray[np.int64]:
-    """Where the values of each row begin, and where those of the last end."""
+    """Positions (n + 1,) of the first value of each row, and of the end."""
     starts = np.arange(len(X) + 1) * X.shape[1] if isinstance(X, np.ndarray) else X.indptr
     return starts.astype(np.int64, copy=False)
 
 
 def _with_values(X: Matrix, values: NDArray[Any]) -> Matrix:
-    """Rows that store other values in the same places."""
+    """Rows with other stored values in the same places."""
     if isinstance(X, np.ndarray):
         return values
     rows = sp.csr_array(X.shape, dtype=values.dtype)

@@ -1,4 +1,4 @@
-"""Shifts and factors of features: what steps have found, and what weights do."""
+"""Shifts, factors and fill values of features, and how they apply to rows."""
 
 from __future__ import annotations
 
@@ -15,30 +15,18 @@ from streamkm.kernels.preparation import rows as kernels
 from streamkm.preparation.columns import StepColumns
 
 FATES = ("a number", "its logarithm", "a category", "constant", "a counter", "a number that identifies rows")
-"""What the step "table" takes a column for: `Table.fate`. From the fourth on, columns are left out."""
+"""Decisions of the step "table" on a column, see `Table.fate`; from the fourth on, the column is left out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scaling:
-    """What a step has found: features are shifted and then scaled.
+    """A shift and then a factor for each feature."""
 
-    Attributes
-    ----------
-    shift : float64 (d,), or (0,)
-        Taken off; empty where it was found on sparse rows, whose zeros stay.
-    factor : float64 (d,)
-    """
-
-    shift: NDArray[np.float64]
+    shift: NDArray[np.float64]  # subtracted, (d,); empty if found on sparse rows, whose zeros stay
     factor: NDArray[np.float64]
 
     def check_width(self, X: Matrix, step: str) -> None:
-        """Refuse rows with more features than a shift has, and dense rows with fewer: kernels trust widths.
-
-        Raises
-        ------
-        InvalidInputError
-        """
+        """Refuse rows wider than the shift, and dense rows narrower: kernels trust widths. Raises InvalidInputError."""
         found, given, dense = len(self.factor), X.shape[1], isinstance(X, np.ndarray)
         if (dense and given < found) or (len(self.shift) and given > found):
             raise InvalidInputError(
@@ -47,13 +35,13 @@ class Scaling:
             )
 
     def only(self, columns: StepColumns) -> Scaling:
-        """The same for some columns; all others stay as they are."""
+        """A scaling of the chosen columns, which leaves others unchanged."""
         chosen = columns.member(len(self.factor))
         shift = np.where(chosen, self.shift, 0.0) if len(self.shift) else self.shift
         return Scaling(shift, np.where(chosen, self.factor, 1.0))
 
     def apply(self, X: Matrix, out: NDArray[Any]) -> None:
-        """Write shifted and scaled values of rows that `check_width` has passed; sparse ones take no shift."""
+        """Write shifted and scaled values of rows that passed `check_width`; sparse ones are not shifted."""
         if not isinstance(X, np.ndarray):
             kernels.scale_entries(X.indices, X.data, self.factor, out)
             return
@@ -62,13 +50,13 @@ class Scaling:
         kernels.scale_dense(X, shift, lengthened(self.factor, width, 1.0), out)
 
     def undone(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rows in the units of before."""
+        """Rows in the original units."""
         return X / lengthened(self.factor, X.shape[1], 1.0) + (self.shift if len(self.shift) else 0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table(Scaling):
-    """What the step "table" has found: columns are clipped, logarithms of some taken, then shifted and scaled."""
+    """Statistics of the step "table": columns are clipped, logarithms of some taken, then shifted and scaled."""
 
     low: NDArray[np.float64]  # bounds of values, in the units of the data; equal for columns that are left out
     high: NDArray[np.float64]
@@ -77,17 +65,17 @@ class Table(Scaling):
 
     @property
     def logarithms(self) -> NDArray[np.bool_]:
-        """The columns whose logarithms are taken."""
+        """The columns of which logarithms are taken."""
         return self.fate == 1
 
     def apply(self, X: Matrix, out: NDArray[Any]) -> None:
-        """Write prepared values of dense rows that `check_width` has passed."""
+        """Write prepared values of dense rows that passed `check_width`."""
         np.clip(X, self.low, self.high, out=out)
         out[:, self.logarithms] = np.log1p(out[:, self.logarithms])
         Scaling.apply(self, out, out)
 
     def undone(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rows in the units of before, within the bounds."""
+        """Rows in the original units, within the bounds."""
         X = Scaling.undone(self, X)
         X[:, self.logarithms] = np.expm1(X[:, self.logarithms])
         return X
@@ -108,37 +96,24 @@ class Table(Scaling):
 
 
 def rounding_of(dtype: Any) -> float:
-    """Share of a value by which equal ones may differ: 128 units of the last place in the dtype of computing."""
+    """Relative difference within which values count as equal: 128 units of the last place of the computing dtype."""
     return 128 * float(np.finfo(working_dtype(np.dtype(dtype))).eps)
 
 
 def lengthened(values: NDArray[np.float64], length: int, fill: float) -> NDArray[np.float64]:
-    """Values with others behind them, where there are fewer than `length`."""
+    """Values padded to `length` with another value."""
     return np.append(values, np.full(max(0, length - len(values)), fill))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fill:
-    """The values that stand for NaN, and how often it was there.
+    """The values that replace NaN, and how often it occurred."""
 
-    Attributes
-    ----------
-    means : float64 (d,)
-        Of the values that a feature has, zeros of sparse rows included; 0 for a feature without any.
-    missing : float64 (d,)
-        Share of the rows that lack the feature.
-    """
-
-    means: NDArray[np.float64]
-    missing: NDArray[np.float64]
+    means: NDArray[np.float64]  # (d,): of a feature's values, zeros of sparse rows included; 0 if it has none
+    missing: NDArray[np.float64]  # (d,): share of the rows that lack the feature
 
     def check_width(self, X: Matrix) -> None:
-        """Refuse rows with other features, but sparse ones with fewer: kernels trust widths.
-
-        Raises
-        ------
-        InvalidInputError
-        """
+        """Refuse rows of another width, except narrower sparse ones: kernels trust widths. Raises InvalidInputError."""
         found, given = len(self.means), X.shape[1]
         if given > found or (given < found and isinstance(X, np.ndarray)):
             raise InvalidInputError(
@@ -147,7 +122,7 @@ class Fill:
             )
 
     def apply(self, X: Matrix, out: NDArray[Any]) -> None:
-        """Write the values of rows that `check_width` has passed, means in place of NaN."""
+        """Write values of rows that passed `check_width`, with means in place of NaN."""
         if isinstance(X, np.ndarray):
             kernels.fill_dense(X, self.means, out)
         else:
