@@ -1,7 +1,4 @@
-"""What sketch stores are made of: how a new one's rows are prepared and sketched, and what goes with one that is there.
-
-Writes nothing.
-"""
+"""Plans for sketch stores: preparation and sketch of a new one, and checks of additions to one. Writes nothing."""
 
 from __future__ import annotations
 
@@ -66,11 +63,9 @@ def reader_for_store(
     memory_limit: Any = "auto",
     executor: Any = "auto",
 ) -> tuple[RowReader, int]:
-    """RowReader a source in chunks of the size that a fit would take, by so many threads.
+    """RowReader of a source in chunks of a fit's size, for `n_threads` threads; `prepared_reader` completes its steps.
 
-    `sketch`: as of `choose_store_sketch`. `preprocess`: what is done to rows before; `prepared_reader` finds what they
-    must know. `memory_limit`, `executor`: as of `StreamKMeans`. Raises InvalidParameterError: what does not fit the
-    source; MemoryLimitError: if the pass would not fit in memory.
+    Raises InvalidParameterError for options that do not fit the source; MemoryLimitError if the pass does not fit.
     """
     known = ("auto", *sketch_names())
     if sketch.sketch not in known:
@@ -87,9 +82,9 @@ def reader_for_store(
 
 
 def prepared_reader(reader: RowReader, executor: Executor, progress: Progress) -> RowReader:
-    """The same reader, once steps have found what they must know: a pass over the original rows for each that must.
+    """The reader with complete steps, found by one pass over the original rows for each step that needs all of them.
 
-    Raises InvalidInputError: for rows that are invalid, unless they are to be skipped.
+    Raises InvalidInputError for invalid rows, unless they are to be skipped.
     """
     preparation, original = reader.source.prepared_by, reader.source.original
     if preparation is None or preparation.is_complete:
@@ -101,11 +96,10 @@ def prepared_reader(reader: RowReader, executor: Executor, progress: Progress) -
 def choose_store_sketch(
     reader: RowReader, sketch: SketchOptions, seed: int, executor: Executor, stage: Stage
 ) -> Sketch:
-    """The sketch for a store of a source's rows, as a fit would choose it.
+    """The sketch for a store of a source's rows, as a fit would choose it; some kinds need a pass that samples rows.
 
-    `sketch`: by name, and its number of components. One that is found on rows reads the source once more, beforehand,
-    for a sample of them. `seed`: from 0 to 2^64 - 1; of the hash, or of the sample and its directions. Raises
-    InvalidParameterError: what does not fit the source.
+    `seed`: from 0 to 2^64 - 1, of the hash, or of the sample and its directions. Raises InvalidParameterError if the
+    sketch does not fit the source.
     """
     planned = choose_sketch(reader.source, sketch, PCA_FEW_CLUSTERS)
     kind, m = planned.sketch, planned.n_components
@@ -119,7 +113,7 @@ def choose_store_sketch(
 
 @dataclass(frozen=True, slots=True)
 class StoredRows(Map[tuple[Matrix, int]]):
-    """Sketched rows of a chunk, canonical, with NaN for those that were skipped; and how wide the rows were."""
+    """Sketched rows of a chunk, canonical, with NaN for skipped ones; and the width of the original rows."""
 
     large = True
 
@@ -127,7 +121,7 @@ class StoredRows(Map[tuple[Matrix, int]]):
 
     @staticmethod
     def memory(block_bytes: int) -> PassMemory:
-        """Chunks as they are stored, of so many bytes."""
+        """Memory of a pass over stored chunks of `block_bytes`."""
         return PassMemory(kept=STORED_COPIES * block_bytes, output=block_bytes)
 
     def output(self, rows: ValidRows) -> tuple[Matrix, int]:
@@ -142,24 +136,21 @@ class StoredRows(Map[tuple[Matrix, int]]):
 
 
 def sketch_of_store(source: StoreSource) -> Sketch:
-    """The sketch that a store's rows were made by.
-
-    Raises ModelFileError: a kind that this release does not know; SourceError: its arrays are damaged.
-    """
+    """The sketch of a store's rows. Raises ModelFileError: an unknown kind; SourceError: damaged arrays."""
     return sketch_from_dict(source.info.sketch, source.sketch_arrays())
 
 
 def model_of_store(source: StoreSource, centers: NDArray[np.float64]) -> Model:
-    """A model that labels original rows by centers (k, m) that were found on a store: it makes them such rows first."""
+    """A model that prepares and sketches original rows as a store's were, to label them by its centers (k, m)."""
     info, sketch = source.info, sketch_of_store(source)
     space: Space = "original" if sketch.is_identity else "sketch"
     return Model(centers, info.n_features, info.metric, space, sketch, preparation=source.preparation())
 
 
 def model_on_store(model: Model, source: StoreSource) -> Model:
-    """The same centers for rows of a store, which are sketched (and of unit length, under cosine) already.
+    """A model with the same centers for rows of a store, which are sketched (and of unit length, under cosine) already.
 
-    Raises StoreError: the model prepares or sketches rows in another way than the store's were.
+    Raises StoreError if the model prepares or sketches rows otherwise than the store.
     """
     check_made_alike(source, model.sketch, model.metric, model.preparation)
     stored, given = source.preparation(), model.preparation
@@ -173,13 +164,13 @@ def model_on_store(model: Model, source: StoreSource) -> Model:
 
 
 def prepared_as(store: StoreSource, source: RowSource) -> RowSource:
-    """Rows of a source, prepared as those of a store were before they were sketched."""
+    """Rows of a source, prepared as those of a store before they were sketched."""
     preparation = store.preparation()
     return source if preparation is None else PreparedRows(source, preparation)
 
 
 def metric_on_store(source: StoreSource, metric: Metric) -> Metric:
-    """The metric that a store's rows are walked with, where `metric` was asked for: they are scaled already, or never.
+    """The metric for reading a store's rows if `metric` was asked for: they are scaled already, or never.
 
     Raises StoreError: "cosine" for rows that were not of unit length when they were sketched.
     """
@@ -192,7 +183,7 @@ def metric_on_store(source: StoreSource, metric: Metric) -> Metric:
 
 
 def check_made_alike(source: StoreSource, sketch: Sketch, metric: Metric, preparation: Preparation | None) -> None:
-    """Refuse another sketch, metric or other steps than a store's. Raises StoreError, which names what differs."""
+    """Refuse a sketch, metric or steps other than the store's. Raises StoreError, naming the difference."""
     info, checksums = source.info, {name: zlib.crc32(raw(values)) for name, values in sketch.arrays().items()}
     stored: dict[str, Any] = {**info.sketch, "metric": info.metric, "steps": ", ".join(info.steps) or "none"}
     steps = () if preparation is None else preparation.steps
@@ -210,10 +201,7 @@ def check_made_alike(source: StoreSource, sketch: Sketch, metric: Metric, prepar
 
 
 def check_appended(source: StoreSource, reader: RowReader) -> None:
-    """Refuse rows that were made in another way or of other features than a store's, or that it has already.
-
-    Raises StoreError.
-    """
+    """Refuse rows made otherwise than a store's, of other features, or already in it. Raises StoreError."""
     rows, info = reader.source, source.info
     check_made_alike(source, sketch_of_store(source), reader.metric, rows.prepared_by)
     d, exact = rows.original.n_features, all(entry["exact"] for entry in info.inputs)
@@ -232,10 +220,7 @@ def check_appended(source: StoreSource, reader: RowReader) -> None:
 
 
 def _contents(described: Mapping[str, Any]) -> list[tuple[str, Any, Any, Any]]:
-    """Files of a source by its fingerprint: path, dataset in it, fields that make documents.
-
-    Of a URL that is not told in full, what is there too.
-    """
+    """Files of a source by its fingerprint: path, dataset, fields of documents, and the version behind a masked URL."""
     name, documents = described["name"], described.get("made_with", {}).get("documents")
     dataset = name if ":/" in name.replace("://", "") or ".npz:" in name else ""
     return [

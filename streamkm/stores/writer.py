@@ -1,7 +1,7 @@
-"""Sketch stores as they are written: a new one, or rows at the end of one; one pass over a source.
+"""Writing of sketch stores: a new one, or rows at the end of one; one pass over a source.
 
-The store changes in one step at the end of a pass: a call that is killed before leaves it as it was. The layout is
-described in `streamkm.sources.sketch_store`.
+The store changes in one step at the end of the pass; a call that is killed earlier leaves it unchanged.
+`streamkm.sources.sketch_store` describes the layout.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def write_store(
 ) -> StoreSource:
     """Sketch all rows of a source into a new store; one pass. The directory appears when it is complete.
 
-    `reader`: its metric becomes the store's. Rows that it skips become rows of NaN. `overwrite`: replace a store that
-    is there. Raises OutputError, DiskFullError: it exists, or cannot be written; InvalidInputError, SourceError: as
-    reading the source; also no rows.
+    The metric of `reader` becomes the store's; rows that it skips become rows of NaN. `overwrite` replaces a store.
+    Raises OutputError, DiskFullError: it exists, or cannot be written; InvalidInputError, SourceError: as reading; no
+    rows.
     """
     preparation = reader.source.prepared_by
     check_store_place(path, overwrite=overwrite)
@@ -103,9 +103,8 @@ def check_store_place(path: str | os.PathLike[str], *, overwrite: bool) -> None:
 def append_rows(path: str | os.PathLike[str], reader: RowReader, executor: Executor, stage: Stage) -> StoreSource:
     """Sketch the rows of a source onto the end of a store; one pass over the source, none over the store.
 
-    `reader`: of the source, prepared as the store's rows were (`prepared_as`). Raises StoreError: another metric, other
-    steps or another number of features than the store's, or a file that is in it already; InUseError: another process
-    changes the store; else as `write_store`.
+    `reader` prepares rows as the store's were (`prepared_as`). Raises StoreError: another metric, steps or features, or
+    a file that the store has already; InUseError: another process changes the store; else as `write_store`.
     """
     target = Path(os.path.realpath(path))
     StoreInfo.read(target)
@@ -131,13 +130,13 @@ def append_rows(path: str | os.PathLike[str], reader: RowReader, executor: Execu
 
 
 def _publish(place: Path, info: StoreInfo) -> None:
-    """Make a store what `info` says, in one step, the replacement of its root."""
+    """Make `info` the state of a store in one step, the replacement of its root."""
     root = info.to_root()
     replace_file(place / ROOT, lambda file: file.write(root), len(root))
 
 
 def _input(reader: RowReader, start: int, stop: int, width: int) -> dict[str, Any]:
-    """Rows and features of a store, and the source that they come from."""
+    """Rows and features of a store, and their source."""
     exact = reader.source.n_features is not None
     return {"rows": [start, stop], "features": [0, width], "exact": exact, "source": fingerprint(reader.source)}
 
@@ -145,7 +144,7 @@ def _input(reader: RowReader, start: int, stop: int, width: int) -> dict[str, An
 def _write_part(
     context: PassContext, stage: Stage, directory: Path, number: int, sketch: Sketch, kind: Any
 ) -> tuple[PartInfo, Any, int]:
-    """Write what a pass makes of a source into a part; give the part, its kind, and the width of the rows read."""
+    """Write a pass over a source into a part; give the part, its kind, and the width of the original rows."""
     writer, width, source = None, 1, context.reader.source
     for X, found in outputs(StoredRows(sketch), context.rows(), context.executor, stage):
         kind = kind or ("dense" if isinstance(X, np.ndarray) else "csr")
@@ -159,7 +158,7 @@ def _write_part(
 
 
 class _PartWriter:
-    """Rows on their way into a new part of a store, "dense" or "csr"; `n_rows` were added."""
+    """Writer of a new part of a store, "dense" or "csr", with `n_rows` rows so far."""
 
     def __init__(self, directory: Path, kind: str, dtype: np.dtype[Any], n_components: int):
         self._directory, self._n_components = directory, n_components
@@ -206,7 +205,7 @@ class _PartWriter:
 
 
 class _GrowingArray:
-    """A Zarr array, of one or of `width` columns, that rows are appended to, storage chunk by storage chunk."""
+    """A Zarr array, of one or of `width` columns, to which rows are appended, storage chunk by storage chunk."""
 
     def __init__(self, directory: Path, dtype: np.dtype[Any], width: int | None = None):
         self._unit = max(1, CHUNK_BYTES // (dtype.itemsize * (width or 1)))
