@@ -101,14 +101,10 @@ def replace_file(
     *,
     overwrite: bool = True,
 ) -> None:
-    """Write a file; readers, and any process after a crash, see the old one or the whole new one.
+    """Write a file by `write`, which gets the open file; at any time readers see the old or the complete new file.
 
-    Written under a hidden name, flushed to the disk, renamed; then the directory is flushed. What a killed process left
-    under such a name is removed first.
-
-    `write` is given the open file. Without `overwrite` a file that is there is refused, at the beginning and the end.
-
-    Raises DiskFullError, OutputError: as `check_new` and `writing`; the old file is as it was.
+    Leftovers of killed processes are removed first. Without `overwrite` an existing file is refused, at the beginning
+    and at the end. Raises DiskFullError and OutputError, as `check_new` and `writing`; the old file then stays.
     """
     target = Path(path)
     with writing(target, n_bytes):

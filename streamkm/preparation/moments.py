@@ -71,8 +71,7 @@ class FillFit:
     """Means of the values of features, NaN left out: `step` adds a chunk, `join` adds states, `finish` gives the means.
 
     The state is a float64 array (3, 1 + d). Column 0 holds the number of rows; the others hold the number of values of
-    each feature, their mean and the number of missing values. Entries that sparse rows do not store are zeros, and
-    count.
+    each feature, their mean and the number of missing values. Zeros that sparse rows do not store count.
     """
 
     def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG002

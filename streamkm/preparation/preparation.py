@@ -71,13 +71,7 @@ class Preparation:
 
     @classmethod
     def of(cls, steps: Any, names: Sequence[str] | None, n_features: int | None, name: str) -> Preparation:
-        """What `preprocess` asks for, a list or a mapping of steps, of rows of this name with such features.
-
-        Raises
-        ------
-        InvalidInputError
-            A column is not there.
-        """
+        """The steps of `preprocess`, a list or mapping, for such features. Raises InvalidInputError: no such column."""
         if not isinstance(steps, Mapping):
             return cls(check_steps(steps))
         return cls(tuple(steps), columns=chosen_columns(steps, names, n_features, name))

@@ -56,8 +56,8 @@ def write_store(
     """Sketch all rows of a source into a new store; one pass. The directory appears when it is complete.
 
     The metric of `reader` becomes the store's; rows that it skips become rows of NaN. `overwrite` replaces a store.
-    Raises OutputError, DiskFullError: it exists, or cannot be written; InvalidInputError, SourceError: as reading; no
-    rows.
+    Raises OutputError, DiskFullError: it exists, or cannot be written; InvalidInputError (also for no rows),
+    SourceError.
     """
     preparation = reader.source.prepared_by
     check_store_place(path, overwrite=overwrite)
