@@ -1,7 +1,4 @@
-"""pyarrow, where it is needed: imported late, asked for by name where it is missing; its errors, values of its arrays.
-
-Buffers are looked at as they are: pyarrow's own way to NumPy imports pandas, wherever that is installed.
-"""
+"""pyarrow, imported on demand, its errors and values; its own conversion to NumPy, which imports pandas, is avoided."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ class Column:
 
 
 def pyarrow(what: str) -> ModuleType:
-    """Import pyarrow. `what`: what it is needed for: a path. Raises MissingDependencyError."""
+    """Import pyarrow, to read the path `what`. Raises MissingDependencyError."""
     try:
         import pyarrow as pa
     except ImportError as error:
@@ -53,11 +50,7 @@ def pyarrow(what: str) -> ModuleType:
 
 @contextmanager
 def guarded(path: str, form: str, where: str = "") -> Iterator[None]:
-    """Let pyarrow read a file or object: what it raises becomes SourceError.
-
-    `form`: for messages: ``Parquet``. `where`: what of the file is read: ``, row group 3``. Raises SourceError, also
-    where a local file is not the one that was opened.
-    """
+    """Turn pyarrow's errors on a file of format `form` into SourceError, also raised if a local file has changed."""
     pa = pyarrow(path)
     try:
         with unchanged(path):
@@ -70,14 +63,14 @@ def guarded(path: str, form: str, where: str = "") -> Iterator[None]:
 
 
 def readable(path: str) -> AbstractContextManager[Any]:
-    """Give what pyarrow opens of a path or URL, until the context ends."""
+    """Give the form of a path or URL that pyarrow opens, until the context ends."""
     if not isinstance(path, Address):
         return nullcontext(str(path))
     return pyarrow(path).PythonFile(RemoteFile(path), mode="r")
 
 
 def kind_of_column(kind: Any) -> tuple[str, np.dtype[Any]]:
-    """What values of an Arrow type are, "number", "date", "vector", "category" or "", and NumPy's type of them."""
+    """The kind of an Arrow type, "number", "date", "vector", "category" or "" (others), and NumPy's type for it."""
     from pyarrow import types
 
     kind = kind.value_type if hasattr(kind, "index_type") else kind  # of a dictionary
@@ -96,13 +89,13 @@ def kind_of_column(kind: Any) -> tuple[str, np.dtype[Any]]:
 
 
 def _per_day(kind: Any) -> int:
-    """How many of its units a temporal type has a day; 0 for intervals of months, which have no length, and others."""
+    """Units of a temporal type in a day; 0 for intervals of months, which have no length, and for other types."""
     unit: Any = {"date32[day]": "D", "date64[ms]": "ms"}.get(str(kind)) or getattr(kind, "unit", None)
     return 0 if unit is None else int(np.timedelta64(1, "D") / np.timedelta64(1, unit))
 
 
 def vector_rows(values: Any, column: Column, dtype: np.dtype[Any], describe: Describe, first: int) -> NDArray[Any]:
-    """Lists of an Arrow array as rows, NaN for null; `dtype` holds them. See `TableSchema.matrix`."""
+    """Lists of an Arrow array as rows of type `dtype`, NaN for null; see `TableSchema.matrix`."""
     from pyarrow import compute
 
     valid, width, name = validity(values), column.width, column.name
@@ -125,7 +118,7 @@ def vector_rows(values: Any, column: Column, dtype: np.dtype[Any], describe: Des
 
 
 def one_hot_rows(values: Any, column: Column, unseen: Unseen, describe: Describe, first: int) -> NDArray[np.uint8]:
-    """Features of an Arrow array of text: none for null. See `TableSchema.matrix`."""
+    """One-hot features of an Arrow array of text, none for null; see `TableSchema.matrix`."""
     codes, distinct = encoded(values)
     width, known = column.width, {value: number for number, value in enumerate(column.values or ())}
     features = np.array([known.get(value, width) for value in distinct] + [width + 1])[codes]
@@ -153,7 +146,7 @@ def encoded(values: Any) -> tuple[NDArray[np.int64], list[str]]:
 
 
 def hash_entries(column: str, values: Any, n_features: int, first: int) -> NDArray[np.int32]:
-    """Row, from `first`, and feature of each value of an Arrow array but nulls, by the BLAKE2b of ``column=value``."""
+    """Row, from `first`, and feature of each value of an Arrow array except nulls, by BLAKE2b of ``column=value``."""
     codes, distinct = encoded(values)
     hashes = [hashlib.blake2b(f"{column}={value}".encode(), digest_size=8).digest() for value in distinct]
     features = np.array([int.from_bytes(each, "little") % n_features for each in hashes], np.int32)
@@ -162,9 +155,9 @@ def hash_entries(column: str, values: Any, n_features: int, first: int) -> NDArr
 
 
 def number_values(values: Any) -> NDArray[Any]:
-    """Values of an Arrow array as NumPy's, NaN where they are null.
+    """Values of an Arrow array as NumPy's, NaN for null; dates and moments are days since 1970-01-01, noon is 0.5.
 
-    Dates and moments are days since 1970-01-01, in UTC where they have a zone; times and durations: noon is 0.5.
+    Moments count in UTC if they have a zone; times and durations are days, too.
     """
     from pyarrow import types
 
@@ -185,7 +178,7 @@ def number_values(values: Any) -> NDArray[Any]:
 
 
 def stored_numbers(values: Any) -> NDArray[Any]:
-    """The numbers of an Arrow array, not to be written to; any, where a value is null."""
+    """The numbers of an Arrow array, read-only; undefined where a value is null."""
     dtype = np.dtype(values.type.to_pandas_dtype())
     buffer = values.buffers()[1]
     if buffer is None:
@@ -194,10 +187,10 @@ def stored_numbers(values: Any) -> NDArray[Any]:
 
 
 def validity(values: Any) -> NDArray[np.bool_]:
-    """Which values of an Arrow array are not null."""
+    """A mask of the values that are not null."""
     return stored_numbers(values.is_valid().cast("uint8")).view(np.bool_)
 
 
 def one_chunk(values: Any) -> Any:
-    """An Arrow array, of one that may be in pieces."""
+    """An Arrow array in one piece, from an array that may be in several."""
     return values.combine_chunks() if hasattr(values, "chunks") else values

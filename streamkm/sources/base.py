@@ -1,4 +1,4 @@
-"""The contract of row sources: where rows come from, and in which pieces.
+"""The contract of row sources, and the pieces in which rows come.
 
 A source is cheap to pickle and repeatable: reading a chunk again, in any process, gives the same rows.
 """
@@ -47,7 +47,7 @@ class IndexedRows(ABC):
 
 
 class RowSource(ABC):
-    """Rows in order; readers learn some attributes while they open their files."""
+    """Rows in order; readers set some attributes while they open their files."""
 
     name: str  # in messages: ``x.h5:/X``
     n_rows: int | None  # None if unknown before rows are read,
@@ -80,7 +80,7 @@ class RowSource(ABC):
     id_column: str | None = None  # the column that identifies rows, whose values `ids` yields
 
     def take_after(self, source: RowSource, **changed: Any) -> None:
-        """Copy every attribute of `source` but those that are `changed`, as a wrapper of it."""
+        """Copy every attribute of `source` except those in `changed`, for a wrapper of it."""
         for attribute in RowSource.__annotations__:
             setattr(self, attribute, changed[attribute] if attribute in changed else getattr(source, attribute))
 
@@ -96,17 +96,17 @@ class RowSource(ABC):
 
     @property
     def estimated_occurring(self) -> int | None:
-        """Number of features that occur, estimated from a few documents; None if unknown."""
+        """Number of distinct features that occur, estimated from a few documents; None if unknown."""
         return None
 
     @property
     def streams(self) -> bool:
-        """Whether rows come in order only; else they are cut into chunks, which can be read in any order."""
+        """Whether rows come only in order; otherwise they are cut into chunks, which can be read in any order."""
         return True
 
     @property
     def lies_as_read(self) -> bool:
-        """Whether dense rows lie in local files as they are read: reading them again takes no longer than a copy."""
+        """Whether dense rows are stored in local files as they are read, so that reads cost as much as copies."""
         there = self.files and not (self.is_sparse or self.decodes or self.in_process or self.streams)
         return bool(there) and self.prepared_by is None and self.computed is None
 
@@ -116,11 +116,11 @@ class RowSource(ABC):
         return None
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:  # noqa: ARG002
-        """Cut the source as `ChunkedSource.chunks` does; no chunks where it `streams`."""
+        """Cut the source as `ChunkedSource.chunks` does; no chunks if it `streams`."""
         return ()
 
     def n_chunks(self, target_bytes: int) -> int | None:
-        """How many chunks there are; None where the source `streams`."""
+        """The number of chunks; None if the source `streams`."""
         return None if self.streams else len(self.chunks(target_bytes))
 
     def cut(self, target_bytes: int) -> ChunkRuns:
@@ -146,16 +146,16 @@ class RowSource(ABC):
         return None
 
     def original_bytes(self, target_bytes: int) -> int:
-        """Decoded bytes of `original` that make `target_bytes` of these rows."""
+        """Decoded bytes of `original` that become `target_bytes` of these rows."""
         return target_bytes
 
     @property
     def sums_bytes(self) -> int:
-        """Bytes of the sums that each call of a preparation's pass holds."""
+        """Bytes of the sums that each call of the preparation's pass holds."""
         return 0
 
     def finished(self, X: Matrix) -> Matrix:
-        """Give the rows that are meant, of what a graph of Dask tasks has made."""
+        """Finish rows that a graph of Dask tasks has made."""
         return X
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
@@ -168,39 +168,36 @@ class RowSource(ABC):
         return f"row {place:,} of {self.name}"
 
     def ids(self) -> Iterator[Any]:
-        """Yield the values of the column that names rows, in order: one pass over that column alone.
+        """Yield the values of `id_column` in order, by one pass over that column alone.
 
         Pieces are pyarrow.ChunkedArray; of documents, lists of str or None. Raises InvalidInputError: there is no such
-        column, or rows can be read once only.
+        column, or rows can be read only once.
         """
         raise InvalidInputError(f"{self.name} has no column that names rows; give one as id_column=")
 
     def details(self) -> dict[str, str]:
-        """Describe the storage, as label and text for people. Reads no rows, or a few at the head."""
+        """Describe the storage by labels and texts for people. Reads no rows, or a few at the head."""
         return {}
 
     def lacking(self) -> dict[str, str]:
-        """Details of missing storage chunks; none where there are none."""
+        """Details of missing storage chunks; empty if there are none."""
         return {"not stored": self.missing_chunks} if self.missing_chunks else {}
 
     def take_read_bytes(self) -> int:
-        """Return the stored bytes that the last pass read, and count from 0 again."""
+        """Return the stored bytes that the last pass read, and reset the count."""
         return self.n_bytes or 0
 
     def with_line_limit(self, limit: LineLimit) -> RowSource:  # noqa: ARG002
-        """Return the same source, which refuses lines of text that a plan has no room for."""
+        """Return the source, refusing lines of text for which a plan has no room."""
         return self
 
     def remote_view(self) -> RowSource:
-        """Return the source as calls on a cluster need it if its rows are sent to them.
-
-        It is cheap to pickle, and describes places as this source does.
-        """
+        """Return the source for calls on a cluster that get its rows sent: cheap to pickle, with the same places."""
         return RemoteView(self) if self.in_process else self
 
 
 class WrappedSource(RowSource):
-    """Rows of another source, changed or cached: equal in number, width and places."""
+    """Rows of another source, changed or cached; number, width and places are equal."""
 
     source: RowSource
 
@@ -246,7 +243,7 @@ class WrappedSource(RowSource):
         return self._over(self.source.remote_view())
 
     def _over(self, source: RowSource) -> RowSource:
-        """The same change of the rows of another source."""
+        """A copy of this wrapper around another source."""
         if source is self.source:
             return self
         other = copy(self)
@@ -263,11 +260,10 @@ class ChunkedSource(RowSource):
 
     @abstractmethod
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut the source into chunks of about `target_bytes` decoded bytes.
+        """Cut the source into chunks of about `target_bytes` decoded bytes, always the same ones. Reads no rows.
 
-        In order, disjoint, covering, aligned to the storage's own chunks (so each of those is read once a pass; a
-        storage chunk larger than `target_bytes` is not split). Reads no rows. Depends on the source and
-        `target_bytes` alone.
+        Chunks are in order, disjoint and covering. They end where storage chunks end, so that a pass reads each storage
+        chunk once; a storage chunk above `target_bytes` is not split.
         """
 
     @abstractmethod
@@ -276,10 +272,7 @@ class ChunkedSource(RowSource):
 
 
 class RemoteView(RowSource):
-    """The attributes of a source whose rows are sent to a cluster, without the rows.
-
-    `describe`: that of the source, cheap to pickle, if places are not row numbers.
-    """
+    """Attributes of a source whose rows are sent to a cluster; `describe` is needed if places are not row numbers."""
 
     def __init__(self, source: RowSource, describe: Callable[[int], str] | None = None) -> None:
         # the rows, and who makes them, are elsewhere

@@ -19,12 +19,9 @@ from streamkm.sources.chunks import Chunk
 
 
 class ChosenColumns(WrappedSource, ChunkedSource):
-    """Rows of another source with chosen columns alone.
+    """Chosen columns, each once, of a source with `feature_names`; `changed` attributes are not the source's.
 
-    Chunks are those of the source and count its bytes: a chunk is read whole before columns are taken from it.
-
-    `source`: with `feature_names`. `numbers`: of the columns, each once. `changed`: attributes that are not those of
-    `source`.
+    Chunks and their bytes are those of the source: a chunk is read whole before columns are taken from it.
     """
 
     n_features: int
@@ -51,15 +48,11 @@ class ChosenColumns(WrappedSource, ChunkedSource):
         return Rows(columns_of(rows.X, self._numbers), rows.places)
 
     def details(self) -> dict[str, str]:
-        """Say how many columns are read, and how they are stored."""
         return {**self.source.details(), "columns": f"{self.n_features:,} chosen of {self.source.n_features:,}"}
 
 
 def choosable(source: RowSource) -> RowSource:
-    """The source, if its columns can be chosen by name; `genes` is what a user calls that.
-
-    Raises InvalidParameterError: rows that are computed or come in order only; columns without names; a table.
-    """
+    """The source, if `genes` can choose its columns. Raises InvalidParameterError: a stream, a table, no names."""
     if source.computed or source.streams or source.feature_names is None or "table" in (source.made_with or {}):
         raise InvalidParameterError(
             f"genes= does not apply to {source.name}; needed: cells whose genes have names, in files or memory, as of "
@@ -70,10 +63,7 @@ def choosable(source: RowSource) -> RowSource:
 
 
 def by_names(source: RowSource, names: Any) -> ChosenColumns:
-    """The cells of a source with named genes alone, in the order of `names`.
-
-    Raises InvalidParameterError: no list of names, or a name twice. Raises InvalidInputError: a gene is not there.
-    """
+    """The cells of a source with only the named genes, in order. Raises InvalidParameterError, InvalidInputError."""
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
         raise InvalidParameterError(f"genes={names!r}; needed: a column of var, or a list of names")
     cells = choosable(source)
@@ -91,7 +81,7 @@ def by_names(source: RowSource, names: Any) -> ChosenColumns:
 
 
 def columns_of(X: Matrix, numbers: NDArray[np.int64]) -> Matrix:
-    """Chosen columns of rows, in their order; O(nnz + d). Of CSR rows, indices rise."""
+    """Chosen columns of rows, in their order; indices of CSR rows rise. O(nnz + d)."""
     out = X[:, numbers]
     if isinstance(out, np.ndarray):
         return np.ascontiguousarray(out)
@@ -100,7 +90,7 @@ def columns_of(X: Matrix, numbers: NDArray[np.int64]) -> Matrix:
 
 
 def named(source: RowSource, names: Any) -> RowSource:
-    """The source with names of its features: a sequence, or the path of a file with one a line."""
+    """The source with `feature_names`: a sequence, or the path of a file with one name a line."""
     is_path = isinstance(names, str | os.PathLike)
     given = Path(names).expanduser().read_text("utf-8").splitlines() if is_path else list(map(str, names))
     source.n_features = source.n_features or len(given)  # of svmlight text: a larger index is refused where it stands

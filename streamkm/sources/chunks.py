@@ -1,4 +1,4 @@
-"""Chunks: the pieces of a source that are read at once. A source holds runs of equal ones, not an object for each."""
+"""Chunks: the pieces in which a source is read. A source holds runs of equal ones, not an object for each."""
 
 from __future__ import annotations
 
@@ -19,36 +19,19 @@ UNKNOWN_ROW_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The piece of a source that is read at once.
+    """A piece of a source that is read at once."""
 
-    Attributes
-    ----------
-    index : int
-        Position among the chunks of the source, from 0.
-    part : int
-        Which file of the source, from 0.
-    start, stop : int
-        First row and one past the last; bytes instead of rows for text.
-    n_bytes : int
-        Projected bytes of the rows once decoded.
-    """
-
-    index: int
-    part: int
-    start: int
-    stop: int
-    n_bytes: int
+    index: int  # position among the chunks of the source, from 0
+    part: int  # file of the source, from 0
+    start: int  # first row; for text the first byte
+    stop: int  # one past the last row; for text one past the last byte
+    n_bytes: int  # projected bytes of the rows once decoded
 
 
 class ChunkRuns(Sequence[Chunk]):
-    """Chunks in order, made when they are asked for.
+    """Chunks in order, made on demand: a run of equally long ones takes 40 bytes.
 
-    Chunks of one length that follow each other take 40 bytes together.
-
-    Parameters
-    ----------
-    runs : int64 (runs, 5)
-        Of each run the number of chunks, their part, where the first starts, and the length and bytes of each.
+    `runs` (runs, 5), int64: the number of chunks, their part, the start of the first, and the length and bytes of each.
     """
 
     __slots__ = ("_ends", "_runs")
@@ -59,7 +42,7 @@ class ChunkRuns(Sequence[Chunk]):
 
     @classmethod
     def of(cls, cuts: Iterable[tuple[int, int, int, int]]) -> ChunkRuns:
-        """Chunks in order by their part, start, stop and bytes. O(chunks)."""
+        """Chunks in order from their part, start, stop and bytes. O(chunks)."""
         runs = array("q")
         run = (-1, 0, 0, 0)
         n_chunks = stop_before = 0
@@ -76,14 +59,14 @@ class ChunkRuns(Sequence[Chunk]):
 
     @classmethod
     def even(cls, n_rows: int, rows: int, row_bytes: int) -> ChunkRuns:
-        """Chunks of so many rows, and one of those that are left. O(1)."""
+        """Chunks of `rows` rows, and one of the remaining rows. O(1)."""
         n_full, left = divmod(n_rows, rows)
         full = (n_full, 0, 0, rows, rows * row_bytes), (1, 0, n_full * rows, left, left * row_bytes)
         return cls(np.array([run for run in full if run[0] and run[3]], np.int64).reshape(-1, 5))
 
     @classmethod
     def joined(cls, parts: Iterable[Sequence[Chunk]]) -> ChunkRuns:
-        """Chunks of several sources, one after the other; `part` is then the number of the source."""
+        """Chunks of several sources, one after the other; `part` becomes the number of the source."""
         tables = []
         for number, chunks in enumerate(parts):
             runs = chunk_runs(chunks)._runs.copy()
@@ -92,7 +75,7 @@ class ChunkRuns(Sequence[Chunk]):
         return cls(np.concatenate(tables) if tables else np.empty((0, 5), np.int64))
 
     def resized(self, size: Callable[[NDArray[np.int64]], NDArray[Any]]) -> ChunkRuns:
-        """The same chunks with other bytes, by a function of the bytes of some."""
+        """Chunks with other bytes, given by a function of the present ones."""
         runs = self._runs.copy()
         runs[:, 4] = size(runs[:, 4])
         return ChunkRuns(runs)
@@ -134,17 +117,16 @@ class ChunkRuns(Sequence[Chunk]):
 
 
 def chunk_runs(chunks: Sequence[Chunk]) -> ChunkRuns:
-    """Chunks of any source as runs; those of a reader of others may be a tuple."""
+    """Chunks of any source as runs; readers of other packages may give a tuple."""
     if isinstance(chunks, ChunkRuns):
         return chunks
     return ChunkRuns.of((chunk.part, chunk.start, chunk.stop, chunk.n_bytes) for chunk in chunks)
 
 
 def default_chunk_bytes(source: Any, *, row_bytes: int | None = None, largest: int | None = None) -> int:
-    """Decoded bytes of a chunk of a source: the same whatever the machine.
+    """Decoded bytes of a chunk, at most `largest`: the same on every machine, larger for the largest sources.
 
-    Chunks of the largest source grow with it. `row_bytes`: what `decoded_row_bytes` gives, where that was asked for
-    already. `largest`: that there is room for.
+    `row_bytes`: the result of `decoded_row_bytes`, if already known.
     """
     n_rows = source.estimated_rows
     if n_rows is None:
@@ -157,7 +139,7 @@ def default_chunk_bytes(source: Any, *, row_bytes: int | None = None, largest: i
 
 
 def decoded_row_bytes(source: Any) -> int:
-    """Bytes of a row in memory, about."""
+    """Approximate bytes of a row in memory."""
     if not source.is_sparse and source.n_features is not None:
         return max(1, source.n_features * source.dtype.itemsize)
     if not source.streams and source.estimated_rows:

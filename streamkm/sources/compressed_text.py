@@ -29,7 +29,7 @@ _WHOLE = 1 << 62
 
 
 def read_text(fill: Fill, n_bytes: int) -> bytes:
-    """As much text as there is, up to `n_bytes`."""
+    """Read up to `n_bytes` of text; less only at the end."""
     view = memoryview(bytearray(n_bytes))
     done = 0
     while done < n_bytes and (n_read := fill(view[done:])):
@@ -38,13 +38,13 @@ def read_text(fill: Fill, n_bytes: int) -> bytes:
 
 
 def compression(path: str) -> str:
-    """Tell how a file is compressed: gzip, bzip2, xz, zstd or plain."""
+    """Detect how a file is compressed: gzip, bzip2, xz, zstd or plain."""
     with open_binary(path) as raw:
         return compression_of(path, raw)
 
 
 def describe_line(paths: Sequence[str], place: int) -> str:
-    """Say where a row of text is: ``x.csv, line 7 (byte 512)``. Lines are counted from 1, a header too."""
+    """Name the place of a row of text: ``x.csv, line 7 (byte 512)``. Lines are counted from 1, headers included."""
     part, byte = part_and_byte(place)
     with opened_text(paths[part]) as (fill, _):
         return f"{paths[part]}, line {line_number(fill, byte):,} (byte {byte:,})"
@@ -54,12 +54,11 @@ def describe_line(paths: Sequence[str], place: int) -> str:
 def opened_text(
     path: str, offset: int = 0, stop: int | None = _WHOLE, kind: str | None = None
 ) -> Iterator[tuple[Fill, RawFile]]:
-    """Open a file that may be compressed: give its text, and the file itself, whose position says how much was used.
+    """Open a file that may be compressed: give its text, and the file itself, whose position shows the bytes used.
 
-    `offset`: byte that the text begins at; 0 for compressed files. `stop`: position that the reader means to reach,
-    None if it is a little further: no more is fetched. `kind`: what `compression` tells, where it is known. Raises
-    SourceError: it cannot be read, was changed, or is truncated or corrupt; names the byte of the text. Raises
-    MissingDependencyError: it needs zstandard.
+    `offset`: first byte of the text; 0 for compressed files. `stop`: position up to which bytes are fetched; None for a
+    short look. `kind`: the result of `compression`, if known. Raises SourceError, naming the byte of the text:
+    unreadable, changed, truncated or corrupt; MissingDependencyError: zstandard is needed.
     """
     position, end = offset, _WHOLE if stop is None else stop
     with open_binary(path, offset, stop if stop is None else stop + _LINE_BYTES) as raw:
@@ -87,7 +86,7 @@ def opened_text(
 
 
 def compression_of(path: str, raw: RawFile) -> str:
-    """Tell gzip, bzip2, xz, zstd or plain by the first bytes, else by the suffix; leaves `raw` at its beginning."""
+    """Detect gzip, bzip2, xz, zstd or plain by the first bytes, else by the suffix; leaves `raw` at its beginning."""
     head = raw.read(8)
     raw.seek(0)
     signature = signed(head)
@@ -95,7 +94,7 @@ def compression_of(path: str, raw: RawFile) -> str:
 
 
 def decompressor(path: str, kind: str, raw: Any) -> tuple[Any, tuple[type[Exception], ...]]:
-    """Return a file-like object with the text, and the exceptions that mean that the file is damaged."""
+    """A file-like object with the text, and the exceptions that mean a damaged file."""
     if kind == "gzip":
         return gzip.GzipFile(fileobj=raw), (OSError, EOFError, zlib.error)
     if kind == "bzip2":
@@ -116,8 +115,7 @@ def decompressor(path: str, kind: str, raw: Any) -> tuple[Any, tuple[type[Except
 class _ZstdText(io.RawIOBase):
     """Text of a zstd file of any number of frames.
 
-    zstandard's own reader ends silently where a file is cut off; its decompression objects know whether their frame
-    is complete.
+    zstandard's own reader ends silently where a file is cut off; its decompression objects know if a frame is complete.
     """
 
     def __init__(self, raw: Any, zstandard: Any) -> None:

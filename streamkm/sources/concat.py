@@ -1,7 +1,4 @@
-"""Several sources one after the other: a list of files, or a list of arrays.
-
-What the parts are is none of its business.
-"""
+"""Several sources one after the other: a list of files, or a list of arrays, of any kind."""
 
 from __future__ import annotations
 
@@ -22,13 +19,10 @@ from streamkm.sources.stored import make_csr
 
 
 class PartsSource(ChunkedSource):
-    """The rows of several sources, in order.
+    """The rows of several sources in order, in their common dtype; sparse parts are as wide as the widest.
 
-    Rows are given in the common dtype of the parts. Sparse parts may differ in width; they are given as wide as the
-    widest. `Chunk.part` is the number of the part and `Chunk.start` a row of that part.
-
-    `parts`: each knows its number of rows. Raises InvalidInputError: no parts, dense parts of different width, dense
-    and sparse ones mixed.
+    `Chunk.part` is the number of the part and `Chunk.start` a row of it. Raises InvalidInputError: no parts, parts of
+    unknown shape, dense parts of different width, dense and sparse ones mixed.
     """
 
     n_rows: int
@@ -82,11 +76,9 @@ class PartsSource(ChunkedSource):
         )
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut every part by itself; see `ChunkedSource.chunks`."""
         return ChunkRuns.joined(part.chunks(target_bytes) for part in self.parts)
 
     def read(self, chunk: Chunk) -> Rows:
-        """Read one chunk; see `ChunkedSource.read`."""
         rows = self.parts[chunk.part].read(replace(chunk, part=0))
         X = rows.X.astype(self.dtype, copy=False)
         if X.shape[1] != self.n_features and isinstance(X, sp.csr_array):
@@ -94,7 +86,6 @@ class PartsSource(ChunkedSource):
         return Rows(X, rows.places + self._starts[chunk.part])
 
     def details(self) -> dict[str, str]:
-        """Say how the parts are stored; see `RowSource.details`."""
         of_parts = [part.details() for part in self.parts]
         details = {"parts": f"{len(of_parts):,}"}
         for label, text in of_parts[0].items():
@@ -103,7 +94,7 @@ class PartsSource(ChunkedSource):
         return {**details, **self.lacking()}
 
     def describe(self, place: int) -> str:
-        """Say where a row is, for messages: in which part, and its number there."""
+        """Name the place of a row by its part and its number there."""
         number = int(np.searchsorted(self._starts, place, side="right")) - 1
         part = self.parts[number]
         described = part.describe(int(place - self._starts[number]))

@@ -1,7 +1,4 @@
-"""Dense rows from a stored array, how rows are cut into chunks, and rows of bfloat16, which NumPy has no type for.
-
-Knows no file format, and needs neither ml_dtypes nor PyTorch.
-"""
+"""Dense rows from a stored array, their chunks, and bfloat16, without ml_dtypes or PyTorch. Knows no file format."""
 
 from __future__ import annotations
 
@@ -17,18 +14,16 @@ from streamkm.sources.chunks import Chunk, ChunkRuns, chunk_runs
 from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
 
 MOST_CHUNKS = 1 << 24
-"""Of a source: 256 TiB in chunks of 16 MiB."""
+"""Largest number of chunks of a source: 256 TiB in chunks of 16 MiB."""
 
 BFLOAT16 = "bfloat16"
-"""What `dtype=` says of 16-bit words that are upper halves of float32 values; types of other packages are called so."""
+"""The `dtype` of 16-bit words that are upper halves of float32 values, also the name of other packages' types."""
 
 
 def cut_rows(n_rows: int, row_bytes: int, unit_rows: int, target_bytes: int) -> ChunkRuns:
-    """Cut `n_rows` rows into chunks of about `target_bytes`, at multiples of `unit_rows`.
+    """Cut rows into chunks of about `target_bytes`, at multiples of `unit_rows`, the rows of a storage chunk. O(1).
 
-    `row_bytes`: decoded bytes of a row. `unit_rows`: rows of a storage chunk. One that is larger than `target_bytes` is
-    a chunk by itself. The result is in order, disjoint, covering; O(1). Raises InvalidInputError: more than
-    `MOST_CHUNKS`.
+    A storage chunk above `target_bytes` is a chunk by itself. Raises InvalidInputError: more than `MOST_CHUNKS`.
     """
     rows = max(1, target_bytes // max(1, row_bytes * unit_rows)) * unit_rows
     check_count(-(-n_rows // rows), n_rows, target_bytes)
@@ -36,10 +31,7 @@ def cut_rows(n_rows: int, row_bytes: int, unit_rows: int, target_bytes: int) -> 
 
 
 def check_count(n_chunks: int, n_rows: int, target_bytes: int) -> None:
-    """Refuse more chunks than a pass can walk: a few bytes of metadata can claim any number of rows.
-
-    Raises InvalidInputError.
-    """
+    """Refuse more than `MOST_CHUNKS`, which a few bytes of metadata can claim. Raises InvalidInputError."""
     if n_chunks > MOST_CHUNKS:
         raise InvalidInputError(
             f"{n_rows:,} rows are {n_chunks:,} chunks of {target_bytes:,} bytes, and {MOST_CHUNKS:,} are the most; if "
@@ -48,10 +40,7 @@ def check_count(n_chunks: int, n_rows: int, target_bytes: int) -> None:
 
 
 class DenseSource(ChunkedSource):
-    """Rows of a stored array of shape (n, d).
-
-    Raises InvalidInputError: not two-dimensional, empty, or not of real numbers.
-    """
+    """Rows of a stored array (n, d). Raises InvalidInputError: not two-dimensional, empty, or not of real numbers."""
 
     is_sparse = False
     read_factor = 4.0  # decoders hold several pieces, compressed and not
@@ -68,25 +57,22 @@ class DenseSource(ChunkedSource):
         self.files, self.libraries, self.missing_chunks = array.files, array.libraries, array.missing_chunks
 
     def details(self) -> dict[str, str]:
-        """Say how the rows are stored; see `RowSource.details`."""
         lacking = {label: text.rpartition(": ")[2] for label, text in self.lacking().items()}
         return {"format": f"{self._array.format} dense", **self._array.details(), **lacking}
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut at multiples of a storage chunk; see `ChunkedSource.chunks`. O(1)."""
         (n_rows, n_features), unit = self._array.shape, self._array.unit_rows
         row_bytes = max(n_features * self.dtype.itemsize, self._array.unit_bytes // min(unit, n_rows))
         return cut_rows(n_rows, row_bytes, unit, target_bytes)
 
     def read(self, chunk: Chunk) -> Rows:
-        """Read one chunk; see `ChunkedSource.read`."""
         return Rows(self._array.read(chunk.start, chunk.stop), row_places(chunk.start, chunk.stop))
 
 
 class Bfloat16Source(WrappedSource, ChunkedSource):
-    """Rows of 16-bit words as the float32 values that they are the upper halves of.
+    """Rows of a dense `source` of uint16 as float32 values, of which its words are the upper halves.
 
-    `source`: dense, of uint16. Raises InvalidInputError for rows that are no such words.
+    Raises InvalidInputError for other rows.
     """
 
     def __init__(self, source: RowSource) -> None:
@@ -101,29 +87,23 @@ class Bfloat16Source(WrappedSource, ChunkedSource):
         self.take_after(source, dtype=np.dtype(np.float32), stored_dtype=None, read_factor=source.read_factor / 2 + 1)
 
     def details(self) -> dict[str, str]:
-        """Say how the rows are stored; see `RowSource.details`."""
         return {**self.source.details(), "values": f"16-bit words, read as {BFLOAT16}"}
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut as the words are; see `ChunkedSource.chunks`."""
         return chunk_runs(self.source.chunks(max(1, target_bytes // 2))).resized(lambda n_bytes: 2 * n_bytes)
 
     def read(self, chunk: Chunk) -> Rows:
-        """Read one chunk; see `ChunkedSource.read`."""
         rows = self.source.read(chunk)
         return Rows(as_float32(np.asarray(rows.X)), rows.places)
 
 
 def as_float32(words: NDArray[Any]) -> NDArray[np.float32]:
-    """Values of 16-bit words of bfloat16, exactly."""
+    """The exact float32 values of bfloat16 words."""
     return np.left_shift(words, np.uint32(16), dtype=np.uint32).view(np.float32)
 
 
 def check_said(dtype: str | None, name: str) -> None:
-    """Refuse a `dtype` of files that say themselves what they hold, unless it is what they cannot say.
-
-    Raises InvalidParameterError.
-    """
+    """Refuse a `dtype` for files that store their type, except bfloat16. Raises InvalidParameterError."""
     if dtype not in (None, BFLOAT16):
         raise InvalidParameterError(
             f"dtype={dtype!r} does not apply to {name}, which is read in the type that it has; the only one that such "
@@ -132,12 +112,12 @@ def check_said(dtype: str | None, name: str) -> None:
 
 
 def is_bfloat16(X: Any) -> bool:
-    """Whether an array or tensor is of such values, by the name of its type; imports nothing."""
+    """Whether an array or tensor has bfloat16 values, by the name of its type; imports nothing."""
     return str(getattr(X, "dtype", "")) in (BFLOAT16, f"torch.{BFLOAT16}")
 
 
 def words_of(X: Any) -> Any:
-    """The 16-bit words of an array or tensor of such values, in the same memory."""
+    """The 16-bit words of an array or tensor of bfloat16, in the same memory."""
     if not hasattr(X, "detach"):  # of NumPy, or what becomes one of its arrays, such as JAX's
         return np.asarray(X).view(np.uint16)
     import torch
@@ -146,10 +126,7 @@ def words_of(X: Any) -> Any:
 
 
 def word_dtype(stored: np.dtype[Any], name: str) -> np.dtype[Any]:
-    """How words of a stored type are read that was said to be bfloat16: two bytes, which NumPy calls V2, or uint16.
-
-    Raises InvalidInputError for other types.
-    """
+    """The type by which to read bfloat16 words, stored as two bytes or uint16. Raises InvalidInputError for others."""
     if stored.kind == "V" and stored.itemsize == 2 and stored.names is None:
         return np.dtype("<u2")
     if stored.kind == "u" and stored.itemsize == 2:

@@ -1,6 +1,6 @@
-"""What tells whether a source is still the one that was read: its files' sizes, times and samples of their bytes.
+"""Fingerprints of sources, which show later changes: sizes, times and samples of the bytes of their files.
 
-Reads little: an edit that keeps a file's size and its time of change, and misses the sampled bytes, is not seen.
+Reads little: an edit that keeps a file's size and time of change, and misses the sampled bytes, goes unnoticed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SAMPLES, SAMPLE_BYTES = 16, 1 << 16
 def fingerprint(source: RowSource) -> dict[str, Any]:
     """Describe a source by JSON values that change when its rows do.
 
-    The result: ``name``, ``n_rows``, ``n_features``, ``dtype``, ``sparse``; ``made_with`` where rows are made of what
-    the files hold; ``files`` (see `file_fingerprint`) where it has some; else ``sample``, a hash of rows here and
-    there, or None where rows can be read in order only or must be computed.
+    The result has ``name``, ``n_rows``, ``n_features``, ``dtype``, ``sparse``; ``made_with`` for rows made from the
+    files' contents; ``files`` (see `file_fingerprint`) or, without files, ``sample``, a hash of some rows, or None if
+    rows can only be read in order or must be computed.
     """
     described: dict[str, Any] = {
         "name": source.name,
@@ -43,11 +43,10 @@ def fingerprint(source: RowSource) -> dict[str, Any]:
 
 
 def file_fingerprint(path: str) -> dict[str, Any]:
-    """Describe a file, or a directory with all that is in it; of what a URL names, see `remote.fingerprint`.
+    """Describe a file, or a directory with its contents (URLs: `remote.fingerprint`). Raises SourceError.
 
-    The result: ``path`` (absolute), ``bytes``, ``mtime_ns`` (the newest), ``sample``: a hash of 16 blocks of 64 KiB,
-    head and tail among them; of a directory, of the names, sizes and times of its files. Raises SourceError if it
-    cannot be read.
+    The result has ``path`` (absolute), ``bytes``, ``mtime_ns`` (the newest) and ``sample``: a hash of 16 blocks of 64
+    KiB, head and tail among them; of a directory, a hash of the names, sizes and times of its files.
     """
     if is_remote(path):
         return remote.fingerprint(path)
@@ -72,7 +71,7 @@ def file_fingerprint(path: str) -> dict[str, Any]:
 
 
 def differences(then: Any, now: Any, where: str = "") -> list[str]:
-    """Say where two JSON values differ, one text for each place: ``settings.n_clusters is 50, was 20``."""
+    """List the differences of two JSON values, one text for each place: ``settings.n_clusters is 50, was 20``."""
     if isinstance(then, dict) and isinstance(now, dict):
         return [
             each

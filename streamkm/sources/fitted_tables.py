@@ -1,7 +1,4 @@
-"""Options of tables: what a user says of columns, and those by which later tables are opened as that of a fit was.
-
-Knows what a source says of itself (`made_with`), and what a value offers. Opens nothing.
-"""
+"""Options of tables: those of the user, and those by which later tables are opened like that of a fit."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ class HeadRead(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """What a user says of columns, by the names of options."""
+    """Options of columns, by the names of `open_source`."""
 
     columns: Sequence[str] | None = None  # those that are read, in this order; None: all
     exclude: Sequence[str] = ()  # those that are left out
@@ -46,12 +43,12 @@ class TableOptions:
     keys: Mapping[int, Mapping[str, str | None]] = field(default_factory=dict)  # and values of each file's folders
 
     def encoding_of(self, column: str) -> Any:
-        """What a column becomes if it holds text: "onehot", "hash" or its values; None where it must not."""
+        """The encoding of a column that holds text: "onehot", "hash" or its values; None if text is an error."""
         return self.categories.get(column) if isinstance(self.categories, Mapping) else self.categories
 
 
 def read_options(given: Mapping[str, Any]) -> TableOptions:
-    """Check what was given of columns. Raises InvalidParameterError."""
+    """Check the given options of columns. Raises InvalidParameterError."""
 
     def need(name: str, fits: bool, needed: str) -> None:
         if not fits:
@@ -82,7 +79,7 @@ def read_options(given: Mapping[str, Any]) -> TableOptions:
 
 
 def described_table(layout: Any) -> dict[str, Any]:
-    """How rows are made of a table's columns by its `TableSchema`, as JSON values: options that open others alike."""
+    """Options, as JSON values, that turn other tables' columns into rows as a `TableSchema` does."""
     values = {column.name: column.values for column in layout.columns if column.kind == "category"}
     made = {
         "columns": layout.names,
@@ -96,7 +93,7 @@ def described_table(layout: Any) -> dict[str, Any]:
 
 
 def table_options(made_with: Any, id_column: Any) -> dict[str, Any]:
-    """Options of `open_source`, as JSON values, of what a source says of itself; none of other files and arrays."""
+    """Options of `open_source`, as JSON values, from a table's `made_with`; none for other files and arrays."""
     made = made_with if isinstance(made_with, Mapping) else {}
     if not {*GENES}.isdisjoint(made):
         return {name: made[name] for name in GENES if name in made}
@@ -108,7 +105,7 @@ def table_options(made_with: Any, id_column: Any) -> dict[str, Any]:
 
 
 def options_for(options: Mapping[str, Any], X: Any, *, ids: bool) -> dict[str, Any]:
-    """Those of the options that open X; none where it has no use for them. `ids`: whether rows are to be named."""
+    """The options that open X, none if it takes none; `ids`: whether `id_column` is needed."""
     if isinstance(X, Mapping) and "path" in X:
         found = options_for(options, X["path"], ids=ids)
         given = {name: value for name, value in X.items() if name != "path"}
@@ -126,7 +123,7 @@ def options_for(options: Mapping[str, Any], X: Any, *, ids: bool) -> dict[str, A
 
 
 def path_options(options: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Those of the options that open a path; none where its suffix is that of no file that takes them."""
+    """The options that open a path; none if its suffix is that of a file that takes none."""
     name = os.path.expanduser(os.fspath(path))
     if _are_cells(options):
         file, _, inner = name.rpartition(":/")  # the colon of s3:// is none of an inner path

@@ -1,8 +1,7 @@
-"""The table of file formats: what each is called, told by, and read with; and one rule for the format of a path.
+"""The table of file formats: their names, detection and readers. Opens only the beginning of a file.
 
-A new format is one reader module and one line here, imported when a file needs it. A file's first bytes tell its
-format, else its suffix: that of the name without the compression's. CSV, Parquet and Arrow files are tables of numbers;
-that they hold documents, only the user can say. Opens nothing but the file's beginning.
+A new format is one reader module and one line here. The first bytes of a file tell its format, else its suffix, without
+that of a compression. Tables of numbers may hold documents, too; only the user can tell.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from streamkm.sources.stored import open_binary
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A function that opens a source, and the options that it has a use for."""
+    """A function that opens a source, and the options that it takes."""
 
     what: str  # name of the format or kind of value, for messages
     function: str  # ``module:name``; a module that begins with a dot is one of `streamkm.sources`
@@ -35,7 +34,7 @@ class Reader:
     signature: bytes = b""  # of every file of the format; empty if there is no such thing
 
     def open(self, X: Any, options: Mapping[str, Any], **found: Any) -> RowSource:
-        """Open X, or raise InvalidParameterError for options that do not apply; `found` is no option of the user's."""
+        """Open X; `found` are arguments that are not the user's. Raises InvalidParameterError for unfit options."""
         if self.words and options.get("dtype") == BFLOAT16:
             return Bfloat16Source(
                 self.open(X, {key: value for key, value in options.items() if key != "dtype"}, **found)
@@ -74,7 +73,7 @@ FORMATS = {
     "arrow": Reader("Arrow IPC", ".tables.files:ArrowTable", COLUMNS, True, (".arrow", ".feather", ".ipc"), b"ARROW1"),
     "mtx": Reader("Matrix Market", ".matrix_market:MatrixMarketSource", (), False, (".mtx",), b"%%MatrixMarket"),
 }
-"""By name, as ``format=`` takes it and `file_format` tells it; "compressed" is told only."""
+"""Readers by the names of ``format=`` and `file_format`; only the latter gives "compressed"."""
 _OTHERS = {
     b"\x1f\x8b": "gzip",
     b"BZh": "bzip2",
@@ -98,7 +97,7 @@ _ROW = re.compile(rb"\s*(?:#[^\n\0]*\n\s*)*[-+.]?[0-9]")
 
 
 def signed(head: bytes) -> str | None:
-    """What a file says of itself in its first bytes; None if nothing that is known."""
+    """The format that the first bytes of a file show; None if unknown."""
     for name, reader in FORMATS.items():
         if reader.signature and head.startswith(reader.signature):
             return name
@@ -108,11 +107,10 @@ def signed(head: bytes) -> str | None:
 
 
 def file_format(path: str) -> str:
-    """Tell the format of a file or directory: a key of `FORMATS`.
+    """Detect the format of a file or directory: a key of `FORMATS`, which is "svmlight" for text of no other format.
 
-    "compressed" is svmlight text in gzip, bzip2, xz or zstd; text that is nothing else is svmlight. CSV and Matrix
-    Market may be compressed too. Raises SourceError: missing, a directory that is no Zarr store, a .zip file with
-    neither Zarr nor NumPy arrays, or binary data of no known format.
+    "compressed" is svmlight text in gzip, bzip2, xz or zstd; CSV and Matrix Market may be compressed too. Raises
+    SourceError: missing, a directory that is no Zarr store, or binary data (or a .zip file) of no known format.
     """
     address = Address(path) if is_remote(path) and not isinstance(path, Address) else path
     if isinstance(address, Address) and _is_remote_zarr(address):
@@ -128,7 +126,7 @@ def file_format(path: str) -> str:
 
 
 def _told_by(path: str, head: bytes) -> str:
-    """Tell the format by a file's first bytes, else by its name."""
+    """Detect the format by a file's first bytes, else by its name."""
     signature = signed(head)
     if signature == "zip" and is_remote(path):
         raise SourceError(f"{path} is a .zip file, which is read from local disks only; download it and pass the file")
@@ -148,7 +146,7 @@ def _told_by(path: str, head: bytes) -> str:
 
 
 def suffix_format(path: str) -> tuple[str | None, bool]:
-    """What a name says: the format by its suffix, and whether there is one of a compression behind it."""
+    """The format by the suffix of a path, and whether the suffix of a compression follows it."""
     stem, suffix = os.path.splitext(str(path).partition("?")[0] if is_remote(path) else path)
     is_packed = suffix.lower() in _PACKED
     if is_packed:

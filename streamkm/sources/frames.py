@@ -1,7 +1,4 @@
-"""Data frames in memory: their values, and the names of their columns.
-
-What a frame is, the Arrow protocols tell, not its class. Imports pyarrow alone, for columns that NumPy has no type for.
-"""
+"""Data frames in memory, recognized by the Arrow protocols: their values and column names. Imports only pyarrow."""
 
 from __future__ import annotations
 
@@ -38,9 +35,9 @@ def is_stream(X: Any) -> bool:
 
 
 def column_names(X: Any) -> tuple[str, ...] | None:
-    """Names of the columns of a frame: in memory, lazy, or of Dask; None where these are no text, and for other values.
+    """Column names of a frame in memory, lazy, or of Dask; None if they are not text, and for other values.
 
-    Lazy frames of polars say them no other way without a warning.
+    Lazy frames of polars give them only in this way without a warning.
     """
     found: Any = ()
     if hasattr(X, "collect_schema"):
@@ -52,10 +49,9 @@ def column_names(X: Any) -> tuple[str, ...] | None:
 
 
 def index_of(names: Sequence[Any], schema: Any = None) -> tuple[Any, ...]:
-    """Columns that hold the index of a frame of pandas, by their names and by the metadata of an Arrow schema.
+    """Columns that hold the index of a pandas frame, by their names and by the metadata of an Arrow schema.
 
-    A CSV file names the levels of an index without names "" at its beginning. pandas reads these as "Unnamed: 0",
-    polars reads the second as "_duplicated_0".
+    CSV files begin with unnamed index levels, "", which pandas reads as "Unnamed: 0", and polars as "_duplicated_0".
     """
     found: list[str] = []
     with suppress(AttributeError, LookupError, TypeError, ValueError):  # no metadata, or damaged ones
@@ -66,10 +62,7 @@ def index_of(names: Sequence[Any], schema: Any = None) -> tuple[Any, ...]:
 
 
 def without_index(X: Any, known: Any = None) -> Any:
-    """A frame in memory or of Dask without the columns of an index, unless it has those that are known.
-
-    Any other value is given as it is.
-    """
+    """A frame in memory or of Dask without index columns, unless its columns are `known`; other values unchanged."""
     if is_stream(X):
         return X
     names = list(X.column_names if hasattr(X, "column_names") else getattr(X, "columns", ()))
@@ -99,7 +92,7 @@ def check_names_once(names: Iterable[Any], name: str) -> None:
 def order_of(
     names: tuple[str, ...] | None, wanted: tuple[str, ...] | None, what: str, before: str
 ) -> NDArray[np.int64] | None:
-    """Where the wanted columns are among the names; None where they stand in that order, or have no names.
+    """Positions of the wanted columns among the names; None if already in order, or without names.
 
     Raises InvalidInputError as `check_same_columns`, for other columns.
     """
@@ -110,10 +103,9 @@ def order_of(
 
 
 def check_same_columns(names: tuple[str, ...] | None, wanted: tuple[str, ...] | None, what: str, before: str) -> None:
-    """Refuse columns that are not those of before, in their order; where either has no names there is nothing to say.
+    """Refuse columns other than before, or in another order, if both have names. Raises InvalidInputError.
 
-    `what`, `before`: whose columns these are, for the message: ``"chunk 3", "chunk 0"``. Raises InvalidInputError
-    naming the first column that differs.
+    `what`, `before`: owners of the columns, for the message: ``"chunk 3", "chunk 0"``.
     """
     if names is None or wanted is None or names == wanted:
         return
@@ -130,12 +122,12 @@ def check_same_columns(names: tuple[str, ...] | None, wanted: tuple[str, ...] | 
 
 
 def has_sparse_columns(X: Any) -> bool:
-    """Whether a frame is one of pandas and has sparse columns."""
+    """Whether a value is a pandas frame with sparse columns."""
     return hasattr(X, "iloc") and any(map(_is_sparse, X.dtypes))
 
 
 def sparse_matrix(X: Any) -> Any:
-    """A frame with sparse columns, and maybe others, as a sparse matrix of SciPy."""
+    """A frame with sparse columns, and perhaps others, as a sparse matrix of SciPy."""
     import scipy.sparse as sp
 
     if all(_is_sparse(kind) and kind.fill_value == 0 for kind in X.dtypes):
@@ -144,7 +136,7 @@ def sparse_matrix(X: Any) -> Any:
 
 
 def is_read_by_column(X: Any) -> bool:
-    """Whether a frame has columns of which NumPy would make no numbers, as far as its package tells, or sparse ones."""
+    """Whether a frame has sparse columns, or columns that NumPy cannot convert to numbers."""
     kinds: Any = getattr(X, "dtypes" if hasattr(X, "iloc") else "schema", None)
     found = kinds.values() if callable(getattr(kinds, "values", None)) else getattr(kinds, "types", kinds)
     shown = [] if found is None else map(str.lower, map(str, found))

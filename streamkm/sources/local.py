@@ -1,11 +1,8 @@
-"""Files of the local file system: what tells one content of a file from another, and reads that notice a change.
+"""Files of the local file system: the state in which they were opened, and reads that notice a change.
 
-Responsible for refusing what is no file (a FIFO would block for ever), for noting what a file was when it was opened,
-and for comparing that with what is read. What the bytes mean is none of its business.
-
-Every read is compared, in every process, after its bytes came: what was written before or while they were read shows in
-the size or the time of change. Not seen is a change that leaves both as they were: one within the file system's clock
-tick (some milliseconds) of the last one, or one whose writer puts the time back.
+Refuses special files (a FIFO would block for ever). Every read, in every process, is checked after its bytes came, so
+that changes before or during it show in the size or the time of change. A change that keeps both goes unnoticed: one
+within the file system's clock tick (some milliseconds), or one whose writer puts the time back.
 """
 
 from __future__ import annotations
@@ -25,13 +22,13 @@ from streamkm.core.exceptions import SourceError, SourceNotFoundError
 
 
 def natural(path: str) -> tuple[list[Any], str]:
-    """Sorting key of a path: numbers count by their value, so that part-2 comes before part-10."""
+    """Sorting key of a path: numbers count by value, so that part-2 comes before part-10."""
     return [int(each) if each.isdecimal() else each for each in re.split("([0-9]+)", path)], path
 
 
 @dataclass(frozen=True, slots=True)
 class FileVersion:
-    """What tells one content of a file from another, without reading it."""
+    """The state of a file, by which a change of its contents is noticed without reading it."""
 
     n_bytes: int
     mtime_ns: int
@@ -42,11 +39,11 @@ class FileVersion:
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileVersion:
-        """Note what a file is."""
+        """The state of a file now."""
         return cls(status.st_size, status.st_mtime_ns, (status.st_ino, status.st_ctime_ns))
 
     def is_same(self, now: FileVersion) -> bool:
-        """Whether a file that was this is still it."""
+        """Whether a file in this state has not changed."""
         if (self.n_bytes, self.mtime_ns) != (now.n_bytes, now.mtime_ns):
             return False
         if self.identity is None or now.identity is None:
@@ -58,10 +55,7 @@ class FileVersion:
 
 
 class LocalPath(str):
-    """A path and what was there when it was opened. A text, so wherever paths go it goes.
-
-    Other processes get size and time of change along; inodes are numbers of one machine.
-    """
+    """A path, as text, with the state of its file when it was opened; inodes do not go along to other machines."""
 
     version: FileVersion | None  # None for directories
 
@@ -75,10 +69,7 @@ class LocalPath(str):
 
 
 class LocalFile(io.FileIO):
-    """A file that was opened, read unbuffered: every read sees to it that it is still the same file.
-
-    Raises SourceError, also by any reading method: another file, or one that was changed.
-    """
+    """An open file, read unbuffered; every read checks that it is unchanged. Raises SourceError if not."""
 
     def __init__(self, path: LocalPath) -> None:
         if path.version is None:
@@ -108,10 +99,7 @@ class LocalFile(io.FileIO):
 
 
 def opened(path: str) -> LocalPath:
-    """Note what a path names now, unless that was done.
-
-    Raises SourceNotFoundError, SourceError: missing, out of reach, or neither a file nor a directory.
-    """
+    """A path with its present state, unless it has one. Raises SourceNotFoundError, SourceError: missing or special."""
     if isinstance(path, LocalPath):
         return path
     status = status_of(path)
@@ -119,7 +107,7 @@ def opened(path: str) -> LocalPath:
 
 
 def status_of(path: str) -> os.stat_result:
-    """Ask what a path names; see `opened` for errors."""
+    """The status of a path; raises as `opened`."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -131,7 +119,7 @@ def status_of(path: str) -> os.stat_result:
 
 
 def refuse_special(path: str, status: os.stat_result) -> None:
-    """Refuse what is neither a file nor a directory: it may block for ever, and gives its bytes once."""
+    """Refuse all but files and directories: others may block for ever, and give their bytes once."""
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise SourceError(
             f"{path} is a FIFO (named pipe), a socket or a device, not a regular file; name files, or a glob that "
@@ -141,11 +129,9 @@ def refuse_special(path: str, status: os.stat_result) -> None:
 
 @contextmanager
 def unchanged(path: str) -> Iterator[None]:
-    """Have a library read a file by its name: what it read, or failed at, was of the file that was opened.
+    """Check a file around a library's reads by name; raises SourceError, rather than the library's error, if changed.
 
-    Does nothing for a path that is no `LocalPath`, or a directory's.
-
-    Raises SourceError: another file, or one that was changed; instead of what the library may have raised.
+    Paths that are no `LocalPath`, and directories, are not checked.
     """
     try:
         yield
@@ -156,13 +142,13 @@ def unchanged(path: str) -> Iterator[None]:
 
 
 def time_text(mtime_ns: int) -> str:
-    """Word a time of change."""
+    """The text of a time of change."""
     seconds, rest = divmod(mtime_ns, 10**9)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
 
 
 def copies_hint(elsewhere: bool) -> str:
-    """Say what to do, where the difference may be one between machines."""
+    """Advice for a difference that may be one between machines."""
     hint = "; if this machine has a copy of its own, copy it again with its time of change (cp -p, rsync -t)"
     return hint if elsewhere else ""
 

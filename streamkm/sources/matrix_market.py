@@ -1,6 +1,6 @@
-"""Matrix Market files, plain or compressed, by path or URL: the whole matrix is read when rows are first read.
+"""Matrix Market files, plain or compressed, by path or URL: read as a whole when rows are first read.
 
-The header gives the shape, so a plan counts the memory of the matrix, or refuses it, before SciPy reads it.
+The header gives the shape, so a plan counts or refuses the memory of the matrix before SciPy reads it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _DAMAGE = (ValueError, TypeError, OverflowError, EOFError, OSError, MemoryError)
 
 
 class MatrixMarketSource(LoadedSource):
-    """Rows of a matrix in a Matrix Market file: CSR of a coordinate file, dense of an array. Duplicates are summed.
+    """Rows of a Matrix Market file: CSR from coordinates, with duplicates added up, dense from an array.
 
-    Raises SourceError, SourceNotFoundError, MissingDependencyError: missing, damaged, truncated, or of numbers that are
-    not real; errors behind the header are raised by `read`. Raises InvalidInputError: no rows or columns.
+    Raises SourceError, SourceNotFoundError, MissingDependencyError: missing, damaged, truncated, or not of real numbers
+    (behind the header, `read` raises them); InvalidInputError: no rows or columns.
     """
 
     decodes = True
@@ -50,7 +50,6 @@ class MatrixMarketSource(LoadedSource):
         self.resident_bytes = self.unloaded_bytes = _ENTRY_BYTES * self._n_entries if self.is_sparse else 24 * n * d
 
     def details(self) -> dict[str, str]:
-        """Say what the file is; see `RowSource.details`."""
         return {"format": "Matrix Market", "entries": f"{self._n_entries:,}", "chunks": "none, read as a whole"}
 
     def _load(self) -> ChunkedSource:
@@ -62,7 +61,7 @@ class MatrixMarketSource(LoadedSource):
 
     @contextmanager
     def _text(self) -> Iterator[Any]:
-        """The text, decompressed; what fails within is worded for the file."""
+        """The decompressed text; errors within the context name the file."""
         with unchanged(self._path), open_binary(self._path) as raw:
             text, failures = decompressor(self._path, compression_of(self._path, raw), raw)
             failures = (*_DAMAGE, *failures)
@@ -75,7 +74,7 @@ class MatrixMarketSource(LoadedSource):
 
 
 class _Ended:
-    """Text without NUL, with a line feed behind it: SciPy's reader ends the process at numbers that are cut so."""
+    """Text without NUL, and with a line feed at its end: SciPy's reader kills the process at numbers cut there."""
 
     def __init__(self, text: Any) -> None:
         self._text, self._end = text, b"\n"

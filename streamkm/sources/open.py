@@ -1,8 +1,4 @@
-"""Which reader a value needs.
-
-Responsible for telling what a value is, and for refusing options that are unknown. A new kind of file is one reader
-module and one line in `formats.FORMATS`. Reads no rows.
-"""
+"""Choice of the reader for a value; refuses unknown options. Reads no rows. `formats.FORMATS` lists kinds of files."""
 
 from __future__ import annotations
 
@@ -176,12 +172,12 @@ def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
 
 
 def is_package(value: Any, *packages: str) -> bool:
-    """Whether a class of one of `packages` is among the classes of a value; imports nothing."""
+    """Whether a class of a value comes from one of `packages`; imports nothing."""
     return any(each.__module__.split(".", 1)[0] in packages for each in type(value).__mro__)
 
 
 def is_collection(value: Any) -> bool:
-    """Whether a value is a Dask collection, of whatever class; imports nothing."""
+    """Whether a value is a Dask collection, of any class; imports nothing."""
     return hasattr(type(value), "__dask_graph__")
 
 
@@ -233,7 +229,7 @@ def _is_row(item: Any) -> bool:
 
 
 def store_of(source: RowSource) -> StoreSource | None:
-    """The source, if it is a sketch store; what reads those is imported for them alone."""
+    """The source, if it is a sketch store, whose reader is imported only then; else None."""
     if not source.is_sketched:
         return None
     from streamkm.sources.sketch_store import StoreSource

@@ -1,4 +1,4 @@
-"""Files, globs, folders and URLs as one source: which there are, and the readers of their formats. Reads no rows."""
+"""Files, globs, folders and URLs as one source: their list, and the readers of their formats. Reads no rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INNER = re.compile(r"(?P<file>(?:.*://)?.+?):(?P<inner>/(?!/)[^:]*)")
 
 
 def open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
-    """Files of one source: svmlight text together, anything else one part a file."""
+    """Open files as one source: svmlight text together, others as one part a file."""
     forced, known = options.pop("format", "auto"), ("auto", *(name for name in FORMATS if name != "compressed"))
     if forced not in known:
         raise InvalidParameterError(
@@ -61,7 +61,7 @@ def open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
 
 
 def _files(path: str, storage_options: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    """As `locate`, and of a folder the tables in it."""
+    """Files by `locate`, and the tables of folders."""
     return [
         each
         for entry in locate(path, storage_options)
@@ -70,7 +70,7 @@ def _files(path: str, storage_options: Mapping[str, Any]) -> list[tuple[str, str
 
 
 def _looked_at(path: str, forced: str) -> str:
-    """Note the version of a file or object, once for all that will ask for it."""
+    """A path with the state of its file or object, requested once for all readers."""
     if isinstance(path, Address) and (forced == "zarr" or path.endswith((".zarr", "/"))):
         return path
     try:
@@ -91,7 +91,7 @@ def _open_file(path: str, inner: str | None, form: str, options: Mapping[str, An
 
 
 def locate(path: str, storage_options: Mapping[str, Any] | None = None) -> list[tuple[str, str | None]]:
-    """Files that a path or glob names, each with the path inside of it, if one is given; URLs become addresses."""
+    """Files of a path or glob, each with the path inside of it, or None; URLs become addresses."""
     match = _INNER.fullmatch(path)
     if is_remote(path):
         address = Address(match["file"] if match else path, storage_options)
@@ -114,9 +114,9 @@ def locate(path: str, storage_options: Mapping[str, Any] | None = None) -> list[
 
 
 def folder_files(path: str) -> list[str]:
-    """Tables in a folder and in those below it, in natural order; files whose names begin with . or _ are none.
+    """Tables in a folder and below, in natural order, except files whose names begin with . or _.
 
-    Raises SourceError: there are none; a table of Delta Lake or Iceberg, whose log says which files count.
+    Raises SourceError: there are none; a table of Delta Lake or Iceberg, whose log lists the valid files.
     """
     _refuse_logged(path)
     found = [file for file in visible_files(path) if suffix_format(file)[0] in TABLES]
@@ -130,7 +130,7 @@ def folder_files(path: str) -> list[str]:
 
 
 def visible_files(folder: str) -> list[str]:
-    """All files in a folder and in those below it; those whose names begin with . or _ are none. Raises SourceError."""
+    """All files in a folder and below, except those whose names begin with . or _. Raises SourceError."""
 
     def refuse(error: OSError) -> None:
         raise SourceError(f"{error.filename} cannot be read: {error.strerror}") from error
@@ -143,9 +143,9 @@ def visible_files(folder: str) -> list[str]:
 
 
 def folder_keys(given: Sequence[str], files: Sequence[str]) -> tuple[Mapping[str, str | None], ...]:
-    """Keys and values of each file's folders, as ``zone=01``, below the deepest folder that holds all that was given.
+    """Keys and values of each file's folders, as ``zone=01``, below the deepest folder that holds all files.
 
-    Of a glob that is the folder in front of its first wildcard.
+    For a glob, that is the folder in front of its first wildcard.
     """
     folders = [
         path.rstrip("/").split("/") if is_folder(path) else re.split(r"[*?[]", path)[0].split("/")[:-1]
@@ -157,7 +157,7 @@ def folder_keys(given: Sequence[str], files: Sequence[str]) -> tuple[Mapping[str
 
 
 def _refuse_logged(path: str) -> None:
-    """Refuse a folder whose files may hold rows that its table has no more."""
+    """Refuse a folder whose files may hold rows that were deleted from its table."""
     remedies = {
         "Delta Lake": ("_delta_log", ".json", "deltalake.DeltaTable(path).to_pyarrow_dataset()"),
         "Iceberg": ("metadata", ".metadata.json", "polars.scan_iceberg(path)"),
@@ -172,7 +172,7 @@ def _refuse_logged(path: str) -> None:
 
 
 def join(parts: list[RowSource]) -> RowSource:
-    """One source of the rows of several."""
+    """One source with the rows of several."""
     if len(parts) == 1:
         return parts[0]
     for number, part in enumerate(parts):

@@ -1,4 +1,4 @@
-"""Rows of a source: prepared as they are read (see `preparation`), or kept in memory once they are read."""
+"""Rows of a source, prepared as they are read (see `preparation`), or cached in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DENSIFIED = (
 class PreparedRows(WrappedSource):
     """Rows of another source, prepared where they are read, or where a cluster computes them.
 
-    `source`: of original rows. `preparation`: where it is not complete, the rows can be planned for, and not be read.
+    With an incomplete `preparation` rows can be planned for, but not read.
     """
 
     def __init__(self, source: RowSource, preparation: Preparation) -> None:
@@ -106,7 +106,7 @@ class PreparedRows(WrappedSource):
 
 @dataclass(frozen=True, slots=True)
 class _PreparedIndexed(IndexedRows):
-    """Rows that were found but not read; those that are read are prepared."""
+    """Indexed rows that are prepared when they are taken."""
 
     found: IndexedRows
     preparation: Preparation
@@ -116,7 +116,7 @@ class _PreparedIndexed(IndexedRows):
 
 
 def pieces(rows: Rows, preparation: Preparation, target_bytes: int) -> Iterator[Rows]:
-    """Cut sparse rows that preparing makes dense into pieces of so many prepared bytes; others stay whole."""
+    """Cut sparse rows that become dense into pieces of about `target_bytes` prepared bytes; others stay whole."""
     width, n_rows = preparation.dense_width, len(rows.places)
     if isinstance(rows.X, np.ndarray) or width is None:
         yield rows
@@ -128,13 +128,10 @@ def pieces(rows: Rows, preparation: Preparation, target_bytes: int) -> Iterator[
 
 
 class CachedRows(WrappedSource):
-    """Rows of another source that stay in memory once they are read: for one process.
+    """Rows of another source that stay in memory once they are read, in one process; later changes do not show.
 
-    As many chunks stay as there is room for; rows that come in order only stay if there is room for all. What is kept
-    is what was read first: a file that changes later is not looked at.
-
-    `source`: replayable. `chunk_bytes`: pieces of this size stay: a look at smaller ones leaves nothing behind.
-    `room_bytes`: that rows may take.
+    Chunks are kept while there is room in `room_bytes`; rows of streams only if all fit. Only pieces of `chunk_bytes`
+    are kept, so a look at smaller ones leaves nothing behind. `source` must be replayable.
     """
 
     def __init__(self, source: RowSource, chunk_bytes: int, room_bytes: int) -> None:
@@ -150,7 +147,6 @@ class CachedRows(WrappedSource):
         self._read_share = 0.0  # of the source, since it was asked for
 
     def read(self, chunk: Chunk) -> Rows:
-        """Give a chunk that was kept, or read it; see `ChunkedSource.read`."""
         rows = self._cached.get(chunk)
         if rows is not None:
             return rows
@@ -184,7 +180,6 @@ class CachedRows(WrappedSource):
             self._pieces = pieces
 
     def take_read_bytes(self) -> int:
-        """Stored bytes, about, that were read since this was asked before; see `RowSource.take_read_bytes`."""
         share, self._read_share = min(1.0, self._read_share), 0.0
         return round(share * self.source.take_read_bytes())
 
@@ -193,7 +188,7 @@ class CachedRows(WrappedSource):
 
 
 def cached_rows(source: RowSource, chunk_bytes: int, room_bytes: int) -> RowSource:
-    """The source, whose rows stay in memory where there is room for them: `room_bytes`, 0 for none."""
+    """The source with its rows cached in up to `room_bytes`; unchanged for 0."""
     return CachedRows(source, chunk_bytes, room_bytes) if room_bytes else source
 
 

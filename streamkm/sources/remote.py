@@ -1,7 +1,7 @@
-"""Objects behind URLs (``s3://``, ``https://``, ``memory://``, whatever fsspec knows), read by ranges of bytes.
+"""Objects behind URLs (``s3://``, ``https://``, ``memory://``, and all that fsspec knows), read by ranges of bytes.
 
-This module alone uses fsspec. It makes requests again where that may help, reads in windows, and notices by the end of
-a pass that an object has changed. It knows no file format.
+Only this module uses fsspec. It retries requests, reads in windows, and notices by the end of a pass that an object has
+changed. It knows no file format.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Version(NamedTuple):
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Version | None:
-        """State by what a file system says of an object; None for a directory, and where it does not know a size."""
+        """State of an object from a file system's description; None for a directory, and if the size is unknown."""
         if info["type"] == "directory" or info.get("size") is None:
             return None
         tag = next((f", {key.lower()} {info[key]}" for key in _TAGS if info.get(key)), "")
@@ -45,16 +45,16 @@ class Version(NamedTuple):
 
     @classmethod
     def of_all(cls, objects: Mapping[str, Version]) -> Version:
-        """State of a directory by its objects."""
+        """State of a directory, from its objects."""
         n_bytes = sum(each.n_bytes for each in objects.values())
         digest = hashlib.blake2b(repr(sorted(objects.items())).encode(), digest_size=16).hexdigest()
         return cls(n_bytes, f"{n_bytes:,} bytes, {len(objects):,} objects, hash {digest}")
 
 
 class Address(str):
-    """A URL, what it takes to reach it, and what was there when it was opened. A text, so wherever paths go it goes.
+    """A URL as text without its secrets, with the options to reach it and its state when it was opened.
 
-    The text is the URL without its secrets, so no name, message or file that is made of it can tell them.
+    No name, message or file that is made of the text can tell the secrets.
     """
 
     url: str  # as it was given, for requests alone
@@ -75,18 +75,18 @@ class Address(str):
 
     @property
     def is_http(self) -> bool:
-        """Whether it is a web server's, which lists nothing and may know no ranges."""
+        """Whether the server is a web server, which lists nothing and may not support ranges."""
         return self.url.startswith(("http://", "https://"))
 
     def at(self, key: str) -> Address:
-        """Address of what is below this one."""
+        """Address of an object below this one."""
         return Address(f"{self.url.rstrip('/')}/{key}", self.options) if key else self
 
 
 class RemoteFile(io.RawIOBase):
-    """An object, read in windows of which the last large one and many small ones are kept. Not thread-safe.
+    """An object, read in windows; the last large one and many small ones are kept. Not thread-safe.
 
-    `expected`: bytes that will be read in order, which are fetched ahead. Raises SourceError by any reading method.
+    `expected`: bytes that will be read in order, which are fetched ahead. Reading methods raise SourceError.
     """
 
     def __init__(self, address: Address, expected: tuple[int, int] = (0, 0)) -> None:
@@ -118,7 +118,7 @@ class RemoteFile(io.RawIOBase):
         return done
 
     def _window(self, n_bytes: int) -> tuple[int, bytes]:
-        """First byte and bytes of a window that begins at the position, or holds it."""
+        """First byte and bytes of a window that contains the position."""
         at, (first, last) = self._position, self.expected
         for start, data in self._windows:
             if start <= at < start + len(data):
@@ -138,7 +138,7 @@ def is_remote(path: str) -> bool:
 
 
 def remote_library(*paths: str) -> tuple[str, ...]:
-    """What is loaded for URLs among paths, as `RowSource.libraries` has it."""
+    """The library for URLs among paths, in the form of `RowSource.libraries`."""
     return ("fsspec",) if any(map(is_remote, paths)) else ()
 
 
@@ -148,14 +148,14 @@ def look(address: Address) -> Version | None:
 
 
 def opened(address: Address) -> Address:
-    """Address with the version that is there now, unless it has one."""
+    """Address with its present version, unless it has one."""
     return Address(address, address.options, address.version or look(address))
 
 
 def named(address: Address) -> list[Address]:
-    """Objects and directories of a glob, in natural order; else the address itself. Raises SourceNotFoundError.
+    """Objects and directories of a glob in natural order, else the address itself. Raises SourceNotFoundError.
 
-    ``?`` makes no glob: it starts the query of a URL. Chained URLs (``a::b://``) are none.
+    ``?`` is no wildcard: it starts the query of a URL. Chained URLs (``a::b://``) are no globs.
     """
     if "::" in address.url or not any(sign in address.url for sign in "*["):
         return [address]
@@ -168,10 +168,7 @@ def named(address: Address) -> list[Address]:
 
 
 def fetch(address: Address, start: int = 0, stop: int | None = None) -> bytes:
-    """Bytes from `start`, negative: from the end, to `stop`, None: to the end.
-
-    Raises SourceNotFoundError, SourceError: missing, refused, out of reach, cut short; a server that knows no ranges.
-    """
+    """Bytes from `start` (negative: from the end) to `stop` or the end. Raises SourceNotFoundError, SourceError."""
 
     def get(fs: Any, path: str) -> bytes:
         if not address.is_http or stop is None:
@@ -189,7 +186,7 @@ def fetch(address: Address, start: int = 0, stop: int | None = None) -> bytes:
 
 
 def settle() -> None:
-    """Wait until the thread in which fsspec fetches is in the middle of nothing."""
+    """Wait until fsspec's thread is idle."""
     from fsspec.asyn import get_loop, sync
 
     sync(get_loop(), asyncio.sleep, 0)
@@ -197,9 +194,9 @@ def settle() -> None:
 
 @contextmanager
 def unchanged(files: Sequence[str]) -> Iterator[None]:
-    """Compare what a pass read of objects, or failed at, with what was opened: a request for each.
+    """Compare objects after a pass with their state when opened, by one request each.
 
-    Raises SourceError, saying what was opened and what is there, instead of what a changed object has made fail.
+    Raises SourceError with both states, in place of the error that a changed object has caused.
     """
     try:
         yield
@@ -210,7 +207,7 @@ def unchanged(files: Sequence[str]) -> Iterator[None]:
 
 
 def check_same(file: str) -> None:
-    """Refuse an object or directory that is no longer the one that was opened. Raises SourceError."""
+    """Refuse an object or directory that has changed since it was opened. Raises SourceError."""
     if isinstance(file, Address) and file.version is not None and (now := _state(file)) != file.version:
         raise SourceError(
             f"{file} was changed while it was in use: it was {file.version.text} when it was opened and is {now.text} "
@@ -223,7 +220,7 @@ def _state(address: Address) -> Version:
 
 
 def listed(address: Address) -> dict[str, Version] | None:
-    """Objects below a directory, by their keys there; None for web servers, which cannot list."""
+    """Objects below a directory, by their keys; None for web servers, which cannot list."""
     if address.is_http:
         return None
     found = ask(
@@ -233,16 +230,16 @@ def listed(address: Address) -> dict[str, Version] | None:
 
 
 def fingerprint(url: str) -> dict[str, Any]:
-    """Description of an object, or of a directory with all that is in it: path without secrets, bytes and version."""
+    """Description of an object, or of a directory with its contents: path without secrets, bytes and version."""
     address = url if isinstance(url, Address) else Address(url)
     n_bytes, text = address.version or _state(address)
     return {"path": str(address), "bytes": n_bytes, "version": text}
 
 
 def ask(address: Address, request: Callable[[Any, str], Any]) -> Any:
-    """Result of a request of a file system and a path, made again where it failed in a way that may pass.
+    """Result of a request of a file system and a path; failures that may pass are retried.
 
-    Raises SourceNotFoundError, SourceError, MissingDependencyError, none with a cause: it may quote a URL's secrets.
+    Raises SourceNotFoundError, SourceError, MissingDependencyError, without a cause, which may quote a URL's secrets.
     """
     for pause in (*PAUSES_SECONDS, None):
         try:

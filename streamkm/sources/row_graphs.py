@@ -1,8 +1,6 @@
-"""The graph of a Dask array, cut into row-blocks: the tasks that each has for itself, and those that several need.
+"""The graph of a Dask array, cut once into row-blocks: the tasks of each, and those that several need.
 
-The graph is cut once, in time by its size; from then on a row-block costs its own tasks alone. Dask's protocol of
-collections is used (graph, keys, optimization), no class of arrays. What a row-block is to look like is dask's work;
-where tasks run is decided elsewhere.
+Only Dask's protocol of collections is used (graph, keys, optimization), no class of arrays.
 """
 
 from __future__ import annotations
@@ -25,22 +23,21 @@ _SEVERAL = -1  # in place of a row-block's number
 
 @dataclass(frozen=True, slots=True)
 class RowGraph:
-    """What makes one row-block."""
+    """The tasks of one row-block."""
 
     tasks: dict[Key, Any]  # that no other row-block needs
     inputs: list[Key]  # keys of what they need beside
     columns: list[Key]  # keys of the column blocks
 
     def compute(self, inputs: Iterable[Any]) -> list[Any]:
-        """Run the tasks in this thread, given the values of `inputs`; the column blocks."""
+        """Run the tasks in this thread on the values of `inputs`; give the column blocks."""
         return run_tasks(self.tasks, self.columns, dict(zip(self.inputs, inputs, strict=True)))
 
 
 class RowGraphs:
     """The optimized graph of a two-dimensional Dask array, cut into row-blocks.
 
-    `array`: its keys are a list of row-blocks, each a list of column blocks. `futures`: results that lie on a cluster,
-    by their keys.
+    The keys of `array` are a list of row-blocks, each a list of column blocks. `futures`: results on a cluster, by key.
     """
 
     def __init__(self, array: Any) -> None:
@@ -60,17 +57,17 @@ class RowGraphs:
 
     @cached_property
     def n_users(self) -> Counter[Key]:
-        """Row-blocks that need each of the values that are not their own."""
+        """The number of row-blocks that need each shared value."""
         return Counter(key for number in range(len(self._rows)) for key in self.row(number).inputs)
 
     def row(self, number: int) -> RowGraph:
-        """Give what makes a row-block; O(its tasks)."""
+        """Give the tasks of a row-block; O(its tasks)."""
         columns = list(self._rows[number])
         tasks, inputs = self._below(columns, lambda key: key in self.futures or self._owners[key] == _SEVERAL)
         return RowGraph(tasks, inputs, columns)
 
     def of_several(self, keys: Iterable[Key], known: Container[Key] = ()) -> tuple[dict[Key, Any], list[Key]]:
-        """Give the tasks that make what several row-blocks need, and keys of what they need: futures, or in `known`."""
+        """Give the tasks of values that several row-blocks need, and keys of their inputs: futures, or in `known`."""
         return self._below(keys, lambda key: key in self.futures or key in known)
 
     def _below(self, keys: Iterable[Key], is_input: Callable[[Key], bool]) -> tuple[dict[Key, Any], list[Key]]:
@@ -89,7 +86,7 @@ class RowGraphs:
         return tasks, list(inputs)
 
     def _find_owners(self) -> dict[Key, int]:
-        """The row-block that alone needs a task, or `_SEVERAL`; tasks that none needs are left out."""
+        """The row-block of each task, or `_SEVERAL`; unneeded tasks are left out."""
         owners = {key: number for number, columns in enumerate(self._rows) for key in columns}
         for key in reversed(toposort(self._tasks, dependencies=self._needs)):
             if key in owners:
@@ -99,7 +96,7 @@ class RowGraphs:
         return owners
 
     def values_here(self, keys: Iterable[Key]) -> list[Any]:
-        """Values of inputs in this process: futures are fetched, small values are computed once, others each time."""
+        """Values of inputs in this process: futures are fetched, small values computed once, others each time."""
         return [self.futures[key].result() if key in self.futures else self._computed(key) for key in keys]
 
     def _computed(self, key: Key) -> Any:
@@ -123,7 +120,7 @@ class RowGraphs:
 
 
 def run_tasks(tasks: Mapping[Key, Any], keys: list[Key], given: Mapping[Key, Any]) -> list[Any]:
-    """Run tasks in this thread, given values that they need; the results of `keys`."""
+    """Run tasks in this thread on the values of their inputs; give the results of `keys`."""
     # a value by itself would be looked through for tasks and keys
     graph = {**tasks, **{key: (partial(same, value),) for key, value in given.items()}}
     return list(get_sync(graph, keys))

@@ -56,7 +56,7 @@ class PartInfo:
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
-    """What a store says of itself."""
+    """The metadata of a store."""
 
     kind: Literal["dense", "csr"]
     # n, m, and d of the rows that were sketched
@@ -82,11 +82,7 @@ class StoreInfo:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> StoreInfo:
-        """Read what a store says of itself.
-
-        Raises SourceNotFoundError if nothing is there. Raises SourceError: no store, one of another format, or one
-        whose zarr.json was changed.
-        """
+        """Read the metadata of a store. Raises SourceNotFoundError; SourceError: unknown format, edited zarr.json."""
         root = Path(path) / ROOT
         try:
             attributes = dict(json.loads(root.read_bytes())["attributes"][MARK])
@@ -112,17 +108,14 @@ class StoreInfo:
 
 
 def _digest(described: dict[str, Any]) -> str:
-    """Hash of what a store says of itself; any change to a store changes it."""
+    """Hash of a store's metadata; any change to a store changes it."""
     return hashlib.blake2b(json.dumps(described, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 class StoreSource(PartsSource):
-    """Rows of a sketch store: in the sketch's space, in the order in which they were sketched.
+    """Rows of a sketch store, in the sketch's space and in order; every storage chunk is checked when it is read.
 
-    Every storage chunk that is read is compared with its checksum.
-
-    `path`: of the directory. Raises SourceNotFoundError, SourceError: no store, of another format, or damaged; by
-    `read`, naming file and storage chunk.
+    Raises SourceNotFoundError, SourceError: no store, of another format, or damaged; `read` names the storage chunk.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -134,7 +127,6 @@ class StoreSource(PartsSource):
         self.files = (os.path.join(self.path, ROOT),)  # it has the digest of all others
 
     def details(self) -> dict[str, str]:
-        """Say what was sketched and how; see `RowSource.details`."""
         made = ", ".join(f"{key} {value}" for key, value in self.info.sketch.items() if key != "kind")
         details = super().details()
         return {
@@ -147,14 +139,11 @@ class StoreSource(PartsSource):
         }
 
     def sketch_arrays(self) -> dict[str, NDArray[Any]]:
-        """Arrays that the sketch needs besides `StoreInfo.sketch`, by the names of its constructor's arguments."""
+        """Arrays of the sketch besides `StoreInfo.sketch`, by the names of its constructor's arguments."""
         return self._arrays([name for name in self.info.sketch_checksums if not name.startswith(STEPS_PREFIX)])
 
     def preparation(self) -> Preparation | None:
-        """How rows were prepared before they were sketched, of as many features as the store has; None: not at all.
-
-        Raises SourceError, ModelFileError: what steps have found is damaged.
-        """
+        """The preparation of rows before they were sketched, or None. Raises SourceError, ModelFileError: damaged."""
         if not self.info.steps:
             return None
         found = self._arrays([name for name in self.info.sketch_checksums if name.startswith(STEPS_PREFIX)])
@@ -170,7 +159,7 @@ class StoreSource(PartsSource):
 
 
 class CheckedArray(ZarrArray):
-    """An array of a store, read in whole storage chunks, each of which must have its checksum."""
+    """An array of a store, read in whole storage chunks, whose checksums are compared."""
 
     def __init__(self, array: Any, name: str, checksums: NDArray[np.uint32]) -> None:
         super().__init__(array, name)
@@ -214,14 +203,14 @@ def _part_source(root: Any, path: str, info: StoreInfo, part: PartInfo) -> Chunk
 
 
 def _checked(root: Any, path: str, part: PartInfo, inner: str) -> CheckedArray:
-    """An array of a part with its checksums, which are themselves compared with theirs."""
+    """An array of a part with its checksums, which are themselves checked."""
     label, group = inner.rpartition("/")[2], f"parts/{part.number}"
     checksums = _whole(root, path, f"{group}/checksums/{label}", part.checksums[label])
     return CheckedArray(_member(root, f"{group}/{inner}", path), f"{path}:/{group}/{inner}", checksums)
 
 
 def _whole(root: Any, path: str, inner: str, checksum: int) -> NDArray[Any]:
-    """The values of an array that is one storage chunk at most."""
+    """The values of an array of at most one storage chunk."""
     member = _member(root, inner, path)
     checksums = np.full(min(1, member.shape[0]), checksum, np.uint32)
     return CheckedArray(member, f"{path}:/{inner}", checksums).read(0, member.shape[0])

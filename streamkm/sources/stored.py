@@ -1,7 +1,4 @@
-"""Stored arrays, which every binary format is reduced to, and what all readers agree on: which rows they give.
-
-Knows no container format: what a dataset is called and where its bytes are is found by the module of that format.
-"""
+"""Stored arrays, to which every binary format is reduced, and rules on rows that all readers share. Knows no format."""
 
 from __future__ import annotations
 
@@ -20,17 +17,17 @@ from streamkm.sources.local import LocalFile, LocalPath
 from streamkm.sources.remote import Address, RemoteFile, is_remote, remote_library
 
 RawFile = LocalFile | RemoteFile
-"""What `open_binary` gives."""
+"""Result of `open_binary`."""
 
 INT32_MAX = int(np.iinfo(np.int32).max)
-"""Largest number of features and of values that 32-bit indices serve."""
+"""Largest number of features and of values that 32-bit indices can address."""
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
 
 class StoredArray(ABC):
-    """An array of shape (n,) or (n, d) on disk. Cheap to pickle; opens its file when it is read."""
+    """An array (n,) or (n, d) on disk: cheap to pickle; opens its file when it is read."""
 
     name: str  # what messages call it
     shape: tuple[int, ...]  # one or two lengths
@@ -51,30 +48,27 @@ class StoredArray(ABC):
 
     @abstractmethod
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Fill `out`, C-contiguous and of shape (stop - start, ...), with rows `start` to `stop`, in its own dtype.
+        """Fill `out`, C-contiguous (stop - start, ...) and of this dtype, with rows `start` to `stop`. Thread-safe.
 
-        Thread-safe. Raises SourceError, naming the array and the rows, where the bytes cannot be read or decoded.
+        Raises SourceError, naming the array and the rows, if the bytes cannot be read or decoded.
         """
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Give rows `start` to `stop` as `decoded_dtype` says."""
+        """Give rows `start` to `stop` in their `decoded_dtype`."""
         out = np.empty((stop - start, *self.shape[1:]), decoded_dtype(self.dtype, self.name))
         self.read_into(start, stop, out)
         return out
 
     def details(self) -> dict[str, str]:
-        """Label and text, for people: storage chunks, compression."""
+        """Labels and texts for people: storage chunks, compression."""
         return {"chunks": "none, contiguous", "compression": "none"}
 
 
 class FileArray(StoredArray):
-    """Values one after the other in a file: .npy, an uncompressed member of .npz, a memmap, a contiguous HDF5 dataset.
+    """Contiguous values in a file: .npy, an uncompressed member of .npz, a memmap, a contiguous HDF5 dataset.
 
-    Reads with positioned reads into the caller's memory and not through a memory map: mapped pages would count as
-    resident, and a file that was cut short would kill the process.
-
-    `offset`: byte of the first value. `shape`, `dtype`, `name`: as in `StoredArray`. `fortran_order`: columns one after
-    the other instead of rows; one read a column. `format`: as in `StoredArray`.
+    Reads into the caller's memory, not through a memory map: mapped pages would count as resident, and a file that was
+    cut short would kill the process. `fortran_order`: stored by columns, each of which takes one read.
     """
 
     def __init__(
@@ -108,7 +102,6 @@ class FileArray(StoredArray):
             )
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Fill `out`; see `StoredArray.read_into`."""
         # values of the other byte order are read into place and turned round there
         same = out.dtype == self.dtype.newbyteorder("=") and not self._by_columns
         target = out.view(self.dtype) if same else np.empty(out.shape, self.dtype)
@@ -138,31 +131,27 @@ class FileArray(StoredArray):
 
 
 def chunks_text(chunk: tuple[int, ...], shape: tuple[int, ...]) -> str:
-    """Say how large storage chunks are, and how many an array has."""
+    """The size of storage chunks, and their number, for people."""
     count = math.prod(-(-length // size) for length, size in zip(shape, chunk, strict=True))
     return f"{count:,} of {' x '.join(f'{size:,}' for size in chunk)}"
 
 
 def opened_path(path: str) -> LocalPath | Address:
-    """Note what a path or a URL names now, unless that was done; what is read of it is compared with that.
-
-    Raises SourceNotFoundError, SourceError: missing, out of reach, or neither a file nor a directory.
-    """
+    """A path or URL with its present state, unless it has one. Raises SourceNotFoundError, SourceError."""
     if is_remote(path):
         return remote.opened(path if isinstance(path, Address) else Address(path))
     return local.opened(path)
 
 
 def name_of(paths: Sequence[str]) -> str:
-    """What a source of files is called: text that may be shown to anybody, and written by every encoder."""
+    """The name of a source of files, as text without secrets that every encoder takes."""
     return displayed(str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more")
 
 
 def open_binary(path: str, start: int = 0, stop: int | None = None) -> RawFile:
-    """Open a file or object for positioned reads, unbuffered.
+    """Open a file or object for positioned reads, unbuffered. Raises SourceError, also if it has changed.
 
-    `start` and `stop` are the bytes that will be read, where that is known: requests to servers are as large. Raises
-    SourceError, also for one that was changed.
+    `start`, `stop`: the bytes that will be read, if known; requests to servers are that large.
     """
     try:
         if not is_remote(path):
@@ -177,7 +166,7 @@ def open_binary(path: str, start: int = 0, stop: int | None = None) -> RawFile:
 
 
 def read_fully(file: Any, view: memoryview, position: int) -> int:
-    """Read until `view` is full or the file ends (one call of the system reads 2 GiB at most). Returns bytes read."""
+    """Read until `view` is full or the file ends (one system call reads at most 2 GiB). Returns bytes read."""
     done = 0
     try:
         file.seek(position)
@@ -194,7 +183,7 @@ def read_fully(file: Any, view: memoryview, position: int) -> int:
 
 
 def file_size(path: str) -> int:
-    """Bytes of a file or object when it was opened; a missing one is a SourceNotFoundError."""
+    """Bytes of a file or object when it was opened. Raises SourceNotFoundError."""
     version = opened_path(path).version
     if version is None:
         raise SourceError(f"{path} is a directory; name {'objects' if is_remote(path) else 'files'}, or a glob of them")
@@ -202,11 +191,9 @@ def file_size(path: str) -> int:
 
 
 def decoded_dtype(stored: np.dtype[Any], name: str) -> np.dtype[Any]:
-    """Dtype in which rows are given: the stored one in native byte order.
+    """The dtype in which rows are given: the stored one in native byte order. Raises InvalidInputError: not numbers.
 
     bool becomes uint8, float16 float32, and floats wider than 64 bits float64, so that kernels see few types.
-
-    Raises InvalidInputError: strings, objects, records, complex numbers, dates.
     """
     if stored.kind not in "biuf":
         if stored.kind == "V" and stored.itemsize == 2 and stored.names is None:
@@ -230,7 +217,7 @@ def decoded_dtype(stored: np.dtype[Any], name: str) -> np.dtype[Any]:
 
 
 def check_matrix(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
-    """Refuse what is no matrix of real numbers with at least one row and one column. Raises InvalidInputError."""
+    """Refuse anything but a matrix of real numbers with a row and a column. Raises InvalidInputError."""
     decoded_dtype(dtype, name)
     if len(shape) != 2:
         remedy = "reshape it to (n, 1) or (1, d)" if len(shape) == 1 else "reshape each sample to one row"
@@ -243,11 +230,11 @@ def check_matrix(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> Non
 def csr_rows(
     data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], *, n_features: int, name: str, first_row: int
 ) -> sp.csr_array:
-    """Make CSR rows that a kernel may walk without looking: indices in range, rising and distinct within a row.
+    """Make canonical CSR rows for kernels: indices in range, rising and distinct within a row; duplicates are added up.
 
-    `data`, `indices` (nnz,): not changed; shared with the result where nothing had to be repaired. `indptr` (n + 1,):
-    from 0 to nnz, never falling. The result has 32-bit indices where they suffice; entries of a row that name the same
-    feature are added up. Raises InvalidInputError, naming the row: an index below 0 or not below `n_features`. O(nnz).
+    `data`, `indices` (nnz,) are not changed, and shared with the result unless repaired; `indptr` (n + 1,) runs from 0
+    to nnz and never falls. Indices are 32-bit if they suffice. Raises InvalidInputError, naming the row: an index below
+    0 or not below `n_features`. O(nnz).
     """
     # read as unsigned, a negative index is a huge one: one comparison finds both kinds
     if len(indices) and indices.view(f"u{indices.itemsize}").max() >= n_features:
@@ -268,8 +255,7 @@ def csr_rows(
 def make_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], *, n_features: int) -> sp.csr_array:
     """Put sound arrays together as a csr_array, which shares them.
 
-    SciPy's constructor would copy arrays that are slices of much larger ones, which is eight times the work of all
-    other checks.
+    SciPy's constructor would copy slices of much larger arrays, which is eight times the work of all other checks.
     """
     import scipy.sparse as sp
 
@@ -279,7 +265,7 @@ def make_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], *,
 
 
 def _canonical(X: sp.csr_array, name: str) -> sp.csr_array:
-    """Sort the indices of every row and add up duplicates, in a copy; the dtype stays."""
+    """A copy with sorted indices and duplicates added up in every row; the dtype stays."""
     wide = X.dtype if X.dtype.kind == "f" else np.dtype(f"{X.dtype.kind}8")
     out = X.astype(wide, copy=True)
     out.sum_duplicates()

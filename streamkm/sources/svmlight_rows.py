@@ -1,7 +1,7 @@
-"""Rows out of svmlight text: growing CSR arrays, messages on bad text, and rows that are found but not read.
+"""Rows out of svmlight text: growing CSR arrays, messages on bad text, and rows that are found but not parsed.
 
-For a pass that needs a few rows, text is looked at for where its lines end and how wide its rows are, at several times
-the speed of parsing; the chosen rows alone are parsed. Knows nothing of files.
+A pass that needs few rows only looks for line ends and row widths, at several times the speed of parsing, and parses
+the chosen rows. Knows nothing of files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MARGIN, _MOST_AHEAD = 1.03, 4096.0
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """What has to be known to read a row."""
+    """The properties of a text that its parser needs."""
 
     n_features: int | None  # columns, if fixed
     zero_based: bool  # whether column 0 is written as 0 rather than as 1
@@ -75,9 +75,9 @@ class RowBuilder:
         return self.n_rows * per_row + int(self._job[kernel.NNZ]) * (self._data.itemsize + self._indices.itemsize)
 
     def add(self, lines: LineReader, limit: int, part: int) -> None:
-        """Append the rows of the loaded lines that start in front of position `limit`, and consume those lines.
+        """Append the rows of loaded lines that start before position `limit`, and consume the lines.
 
-        Raises BadTextError: at the first thing that is wrong; the rows in front of it have been appended.
+        Raises BadTextError at the first error; the rows before it have been appended.
         """
         self._reserve(lines.end - lines.start, limit - lines.position)
         job = self._job
@@ -112,7 +112,7 @@ class RowBuilder:
         return min(self._largest_accepted(), held - 1 if self._fmt.zero_based else held)
 
     def _reserve(self, n_bytes: int, n_bytes_to_come: int) -> None:
-        """Make room for whatever a block of text may hold, and for the rest of the chunk if it is like what was."""
+        """Make room for all that a block of text can hold, and for the rest of the chunk at the density so far."""
         rows, nnz = self.n_rows, int(self._job[kernel.NNZ])
         # far more than most blocks do hold, but what is not used is never touched
         most_nnz, most_rows = nnz + n_bytes // kernel.LEAST_VALUE_BYTES, rows + n_bytes // kernel.LEAST_ROW_BYTES
@@ -213,11 +213,10 @@ class IndexedText(IndexedRows):
 def index_text(
     fill: Callable[[memoryview], int], begin: int, chunk: Chunk, fmt: TextFormat, read: Callable[[], Rows], longest: int
 ) -> IndexedText | None:
-    """Find the rows of the lines that start in a chunk.
+    """Find the rows of the lines that start in a chunk; None if it must be parsed: not plain, or too long a last line.
 
-    `fill`: gives the text of a file from byte `begin` on; see `LineReader`. `begin`: the byte in front of the chunk: it
-    tells whether the chunk's first byte starts a line. `read`: reads the chunk. `longest`: bytes of a line that may be
-    held behind the chunk. The result is None where the text is not plain, or its last line too long: it must be read.
+    `fill` gives the text from byte `begin` on, the byte before the chunk, which tells whether the chunk's first byte
+    starts a line. `read` reads the chunk. `longest`: bytes of a line that may be held behind the chunk.
     """
     n_wanted = chunk.stop - begin
     text = np.empty(n_wanted + _ROOM_BEHIND + 1 + WINDOW, np.uint8)
@@ -258,6 +257,6 @@ def count_rows(text: bytes, at_end: bool) -> int:
 
 
 def line_memory(text: NDArray[np.uint8], itemsize: int) -> int:
-    """Memory that a piece of a long line takes: its text, and its values of this size."""
+    """Memory for a piece of a long line: its text, and its values."""
     n_values = int(np.count_nonzero(text == _COLON))
     return _TEXT_COPIES * len(text) + _ROW_COPIES * (itemsize + _INDEX_BYTES) * n_values

@@ -1,7 +1,7 @@
-"""svmlight and libsvm text files, cut at byte ranges so that any piece can be read by itself.
+"""svmlight and libsvm text files, cut at byte ranges so that any piece can be read by itself, without a first scan.
 
 A chunk owns the lines that start in its bytes: it looks one byte back to see whether its first byte starts a line, and
-reads on behind its last byte to the end of a line. So nothing has to be scanned beforehand.
+reads on behind its last byte to the end of a line.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from streamkm.sources.text_lines import (
 )
 
 HEAD_BYTES = 1 << 20
-"""Lines that start in so much of a file decide whether the input is zero-based."""
+"""Bytes of the head of a file, whose lines decide whether the input is zero-based."""
 
 REMOTE_READ_FACTOR = 4.0  # a request's bytes are held beside the rows, twice while they arrive
 PROBES, PROBE_BYTES = 16, 1 << 16
@@ -54,14 +54,14 @@ PROBED_FILES, PROBED_TEXT_BYTES = 4, 1 << 20  # of those that can be read from t
 
 
 class SvmlightSource(ChunkedSource):
-    """Rows of plain svmlight text files.
+    """Rows of plain svmlight text files, in the order of `paths`.
 
-    `paths`: in the order in which their rows count. `n_features`: columns, beyond which an index is an error; else
-    a piece is as wide as its largest index demands. `zero_based` (bool or "auto"): whether column 0 is written as index
-    0; "auto" looks for an index 0 in the first `HEAD_BYTES` of the first file that has rows there, and decides once for
-    all files. `dtype`: float32 or float64; values are correctly rounded to float64 first, as scikit-learn does. Raises
-    InvalidParameterError: an option that is not accepted, or no path. Raises SourceNotFoundError, SourceError: a path
-    does not exist, is no regular file, or is too large. Raises InvalidInputError: all files are empty.
+    `n_features`: columns, beyond which an index is an error; if None, a piece is as wide as its largest index.
+    `zero_based` (bool or "auto"): whether column 0 is written as index 0; "auto" looks for an index 0 in the first
+    `HEAD_BYTES` of the first file that has rows there, once for all files. `dtype`: float32 or float64; values are
+    first rounded correctly to float64, as in scikit-learn. Raises InvalidParameterError: a wrong option, or no path;
+    SourceNotFoundError, SourceError: a path is missing, no regular file, or too large; InvalidInputError: all files are
+    empty.
     """
 
     is_sparse = True
@@ -104,7 +104,7 @@ class SvmlightSource(ChunkedSource):
         self._line_limit: LineLimit | None = None
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut the files at even bytes, without regard to lines; decoded bytes are projected from a few probes."""
+        """Cut the files at even bytes, regardless of lines; decoded bytes are projected from a few probes."""
         if target_bytes < 1:
             raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
         return ChunkRuns.of(self._cuts(target_bytes, self._densities[1]))
@@ -120,8 +120,7 @@ class SvmlightSource(ChunkedSource):
     def read(self, chunk: Chunk) -> Rows:
         """Read the rows of the lines that start in a chunk.
 
-        Raises InvalidInputError for bad text, with file, line and byte. Raises SourceError if the file cannot be read,
-        or was changed since the source was made.
+        Raises InvalidInputError for bad text, with file, line and byte; SourceError for an unreadable or changed file.
         """
         builder = RowBuilder(self._format)
         # one byte back, for the line feed that tells whether the first byte starts a line
@@ -143,7 +142,7 @@ class SvmlightSource(ChunkedSource):
             return index_text(fill, begin, chunk, self._format, partial(self.read, chunk), longest)
 
     def _probes(self) -> Iterator[tuple[int, int, int]]:
-        """File, first byte and number of bytes of a few places of the text."""
+        """File, first byte and number of bytes of a few places in the text."""
         part, before = 0, 0
         for target in range(0, self.n_bytes, max(self.n_bytes // PROBES, PROBE_BYTES)):
             while target - before >= self.sizes[part]:
@@ -153,7 +152,7 @@ class SvmlightSource(ChunkedSource):
 
     @cached_property
     def _densities(self) -> tuple[float, float, float]:
-        """Estimate (rows, decoded bytes for each byte of text, values)."""
+        """Estimate rows, decoded bytes for each byte of text, and values."""
         seen = rows = colons = used = 0
         for part, start, n_bytes in self._probes():
             with opened_text(self.paths[part], start, None, self._kind) as (fill, raw):
@@ -178,7 +177,6 @@ class SvmlightSource(ChunkedSource):
         return width if width > 0 else None
 
     def details(self) -> dict[str, str]:
-        """Say what the text is like; see `RowSource.details`. Reads the head, for which base the indices have."""
         packed = sorted({self._kind or compression(path) for path in self.paths})
         base = "zero-based" if self._format.zero_based else "one-based"
         why = f", as the head has {'an' if base == 'zero-based' else 'no'} index 0" if self._format.guessed else ""
@@ -191,7 +189,7 @@ class SvmlightSource(ChunkedSource):
 
     @cached_property
     def made_with(self) -> dict[str, int] | None:  # type: ignore[override]
-        """The number that the file gives to column 0, unless that is 0; see `RowSource.made_with`."""
+        """The index of column 0 in the files, unless it is 0; see `RowSource.made_with`."""
         return None if self._format.zero_based else {"first_index": 1}
 
     @property
@@ -202,7 +200,7 @@ class SvmlightSource(ChunkedSource):
 
     @cached_property
     def _head(self) -> tuple[int, bool]:
-        """Columns in the head of the first file that has rows there, read from index 0; whether column 0 has values."""
+        """The width of the first file's head with rows, read from index 0, and whether column 0 has values."""
         for part, path in enumerate(self.paths):
             with opened_text(path, 0, HEAD_BYTES, self._kind) as (fill, _):
                 text = read_text(fill, HEAD_BYTES)
@@ -226,7 +224,7 @@ class SvmlightSource(ChunkedSource):
         return bounded
 
     def _lines(self, fill: Fill, offset: int, part: int) -> LineReader:
-        """Lines of a file, whose rows are read; long ones are refused where there is no room for them."""
+        """A reader of a file's lines, which refuses long ones for which there is no room."""
         watch = None
         if self._line_limit is not None:
             cost = partial(line_memory, itemsize=self.dtype.itemsize)
@@ -234,7 +232,7 @@ class SvmlightSource(ChunkedSource):
         return LineReader(fill, offset, watch=watch)
 
     def _load_checked(self, lines: LineReader, part: int) -> bool:
-        """Load lines; see to byte order marks where the file begins."""
+        """Load lines; handle byte order marks at the beginning of the file."""
         at_start = lines.position == 0
         try:
             loaded = lines.load()
@@ -255,15 +253,14 @@ class SvmlightSource(ChunkedSource):
         return InvalidInputError(f"{self.describe(part << PLACE_BITS | byte)}: {problem}")
 
     def describe(self, place: int) -> str:
-        """Say where a row is: ``x.svm, line 7 (byte 512)``. Lines are counted from 1, blank and comment lines too."""
         return describe_line(self.paths, place)
 
 
 class CompressedSvmlightSource(SvmlightSource):
     """Rows of svmlight files of which some or all are compressed, in order; see `SvmlightSource`.
 
-    A file's first bytes say how, else its suffix (``.gz``, ``.bz2``, ``.xz``, ``.zst``); other files are plain.
-    Places count the bytes of the text after decompression.
+    The first bytes of a file tell the compression, else its suffix (``.gz``, ``.bz2``, ``.xz``, ``.zst``). Places count
+    the bytes of the decompressed text.
     """
 
     streams = True
@@ -271,7 +268,7 @@ class CompressedSvmlightSource(SvmlightSource):
     chunks, read, index_rows = RowSource.chunks, RowSource.read, RowSource.index_rows
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
-        """Yield all rows in order; see `RowSource.stream`. Raises as `read`, also for what is truncated or corrupt."""
+        """Yield all rows in order; raises as `read`, also for truncated or corrupt files."""
         if target_bytes < 1:
             raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
         builder = RowBuilder(self._format)

@@ -1,6 +1,6 @@
-"""Whole lines out of bytes that arrive in blocks, in bounded memory, and how messages name their places.
+"""Whole lines out of blocks of bytes, in bounded memory, and the names of their places in messages.
 
-Long lines are refused as they are read where a memory limit leaves no room for them.
+Long lines are refused as they are read if a memory limit leaves no room for them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.stored import file_size
 
 BLOCK_BYTES = 1 << 20
-"""Text held at a time: stays in a core's cache between the read and the parse, and outweighs the cost of a call."""
+"""Text held at a time: fits in a core's cache between read and parse, and outweighs the cost of a call."""
 
 MAX_LINE_BYTES = 64 << 20
 """A longer line is refused, so that a file without line feeds cannot fill the memory."""
@@ -27,54 +27,38 @@ PLACE_BITS = 44
 """A row's place is ``part << PLACE_BITS | byte``: files below 16 TiB, and half a million of them."""
 
 LONG_BYTES = 1 << 20
-"""Text that is looked at at a time; shorter lines need no room of their own."""
+"""Size of the pieces of long lines; shorter lines need no room of their own."""
 
 SHARED = 2
-"""Times that a limit must be raised by what a line lacks: plans take part of what is added for rows and chunks."""
+"""Factor on the bytes that a line lacks, for the limit in a message: plans use part of an increase otherwise."""
 
 _LINE_FEED = 10
 
 Fill: TypeAlias = Callable[[memoryview], int]
-"""Fills a buffer with the bytes that come next; gives how many there were."""
+"""Fills a buffer with the next bytes; gives how many there were."""
 
 Watch: TypeAlias = Callable[[NDArray[np.uint8], int, Fill | None], None]
-"""Gets a line of more than `BLOCK_BYTES`, and its position; what gives the rest, where this is only its beginning."""
+"""Gets a line of more than `BLOCK_BYTES`, its position, and a `Fill` for the rest if only its beginning is there."""
 
 LineCost: TypeAlias = Callable[[NDArray[np.uint8]], int]
 """Gives the memory that a piece of a line takes."""
 
 
 class LongLineError(Exception):
-    """A line of more than `BLOCK_BYTES` begins, where only a look at the text is wanted."""
+    """A line of more than `BLOCK_BYTES` begins, in a look at the text that reads no long lines."""
 
 
 def stop_at_long(text: NDArray[np.uint8], byte: int, fill: Fill | None) -> None:  # noqa: ARG001
-    """Read no long line: a `Watch`."""
+    """Raise LongLineError: a `Watch`."""
     raise LongLineError
 
 
 class LineReader:
-    """Whole lines out of bytes that arrive in order, in one buffer that is used again.
+    """Whole lines out of bytes that arrive in order, in one buffer that is reused, and grows only for longer lines.
 
-    Parameters
-    ----------
-    fill : callable
-        Takes a writable memoryview, fills some of it and returns how many bytes; 0 at the end of the file.
-    offset : int
-        Position in the file of the first byte that `fill` will give.
-    block_bytes : int
-        Size of the buffer, which grows only for a line that is longer.
-    watch : callable, optional
-        Is told of long lines while they are read, each time before the buffer grows, and may refuse them.
-
-    Attributes
-    ----------
-    text : uint8 ndarray
-        The buffer.
-    start, end : int
-        The whole lines in it that have not been consumed; the consumer moves `start`.
-    base : int
-        Position in the file of the buffer's first byte.
+    `fill` gives the bytes from position `offset` of the file on, none at its end. `watch` gets long lines while they
+    are read, each time before the buffer grows, and may refuse them. `text` is the buffer (uint8), whose byte 0 is at
+    position `base` of the file; unconsumed whole lines are in start..end, and the consumer moves `start`.
     """
 
     def __init__(self, fill: Fill, offset: int, block_bytes: int = BLOCK_BYTES, *, watch: Watch | None = None) -> None:
@@ -95,13 +79,13 @@ class LineReader:
 
     @property
     def position(self) -> int:
-        """Position in the file of the next line that is not consumed."""
+        """Position in the file of the next unconsumed line."""
         return self.base + self.start
 
     def load(self) -> bool:
         """Have at least one whole line between `start` and `end`; False at the end of the file.
 
-        Raises InvalidInputError if a line is longer than `MAX_LINE_BYTES`. Names no file: that is for the caller.
+        Raises InvalidInputError, without the name of the file: a line is longer than `MAX_LINE_BYTES`.
         """
         if self.start < self.end:
             return True
@@ -127,7 +111,7 @@ class LineReader:
                 return True
 
     def _tell_of_first(self) -> None:
-        """Let the watch see the first whole line, if it is long; the others of a load never are."""
+        """Show the watch the first whole line if it is long; the other lines of a load never are."""
         if self._watch is not None and self.end > BLOCK_BYTES:
             stop = self._buffer.find(b"\n", 0, self.end)
             if stop > BLOCK_BYTES:
@@ -155,7 +139,7 @@ class LineReader:
         return True
 
     def skip_line(self, limit: int) -> bool:
-        """Drop bytes up to and with the next line feed; False if there is none in front of position `limit`."""
+        """Drop bytes through the next line feed; False if there is none before position `limit`."""
         while self.base < limit:
             n_read = self._fill(self._view[: self._capacity])
             if n_read == 0:
@@ -171,7 +155,7 @@ class LineReader:
 
 
 def text_size(path: str) -> int:
-    """Bytes of a file or object, for rows to have places in; see `stored.file_size` for errors."""
+    """Bytes of a file or object, small enough for places of rows; raises as `stored.file_size`."""
     size = file_size(path)
     if size >> PLACE_BITS:
         raise SourceError(f"{path}: {size:,} bytes; files of {1 << PLACE_BITS:,} bytes or more must be split")
@@ -184,7 +168,7 @@ def part_and_byte(place: int) -> tuple[int, int]:
 
 
 def line_number(fill: Fill, offset: int) -> int:
-    """Count the line feeds in front of a byte of a text: a scan, for messages only. Lines are counted from 1."""
+    """The number, from 1, of the line that holds a byte of a text: a scan, for messages only."""
     n_lines, view = 1, memoryview(bytearray(1 << 20))
     while offset > 0 and (n_read := fill(view[: min(offset, len(view))])):
         n_lines += bytes(view[:n_read]).count(b"\n")
@@ -194,7 +178,7 @@ def line_number(fill: Fill, offset: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LineLimit:
-    """What a plan leaves for a long line that it does not know of, below a memory limit that was given."""
+    """Memory that a plan leaves for long lines, below a given memory limit."""
 
     limit_bytes: int
     room_bytes: int  # for one line; negative where a plan is above its limit
@@ -204,10 +188,7 @@ class LineLimit:
 def refuse_long(
     where: Callable[[int], str], limit: LineLimit, cost: LineCost, text: NDArray[np.uint8], byte: int, fill: Fill | None
 ) -> None:
-    """Refuse a line, `where` its byte is, that a plan has no room for; all of it is read to say how much it takes.
-
-    Raises MemoryLimitError.
-    """
+    """Refuse a line without room, at the byte named by `where`, after reading all of it. Raises MemoryLimitError."""
     n_bytes, piece = len(text), np.empty(LONG_BYTES, np.uint8)
     needed = sum(cost(text[start : start + LONG_BYTES]) for start in range(0, n_bytes, LONG_BYTES))
     if needed <= limit.room_bytes:

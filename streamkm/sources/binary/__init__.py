@@ -1,4 +1,1 @@
-"""Readers of files of numbers: HDF5, Zarr, .npy and .npz, dense and CSR.
-
-Nothing here parses text or knows of sketches.
-"""
+"""Readers of files of numbers: HDF5, Zarr, .npy and .npz, dense and CSR. Parses no text and knows no sketches."""

@@ -1,8 +1,4 @@
-"""The matrix of a hierarchical file, with names of its columns: genes in `var` of AnnData, features of 10x Genomics.
-
-The names beside the matrix are found and made unique, and columns chosen by a mark there. Of AnnData objects only what
-they offer is used, so that anndata is not imported.
-"""
+"""Matrices with named columns: genes in AnnData's `var`, features of 10x Genomics. anndata is not imported."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ _Values = tuple[list[str | None], str]  # of a column as text, None for each tha
 
 
 def open_matrix(tree: Tree, dataset: str | None, column: str | None, genes: str | None) -> ChunkedSource:
-    """Open the matrix that `dataset` means, with the names of its columns; see `find_matrix` and `_with_names`."""
+    """Open the matrix at `dataset` with the names of its columns; see `find_matrix` and `_with_names`."""
     found = find_matrix(tree, dataset)
     if found.layout == "dense":
         source: ChunkedSource = DenseSource(tree.array(found.path))
@@ -36,18 +32,18 @@ def open_matrix(tree: Tree, dataset: str | None, column: str | None, genes: str 
 
 
 def name_genes(source: RowSource, adata: Any, column: str | None, genes: str | None) -> RowSource:
-    """Give the rows of an AnnData object the names of its genes; see `_with_names`."""
+    """Name the columns of an AnnData object's rows after its genes; see `_with_names`."""
     return _with_names(source, partial(_object_values, adata), column, genes)
 
 
 def _with_names(
     source: _Source, values: Callable[[str | None, str], _Values | None], column: str | None, genes: str | None
 ) -> _Source | ChosenColumns:
-    """Name the columns of a source by `column` of their table, by default its index; leave those that `genes` marks.
+    """Name the columns of a source by `column` of their table, by default its index; keep those that `genes` marks.
 
-    `values`: reads a column of the table. Repeated names are made unique; an index of "0", "1", ... names nothing.
-    Raises InvalidParameterError: no such table or column. Raises InvalidInputError: a column without a name, or
-    another mark than true and false. Raises SourceError: not a value for each column.
+    `values` reads a column of the table. Repeated names are made unique; an index of "0", "1", ... gives no names.
+    Raises InvalidParameterError: no such table or column; InvalidInputError: a column without a name, a mark other than
+    true and false; SourceError: not one value for each column.
     """
     if (found := values(column, "var_column")) is not None:
         names, where = found
@@ -73,7 +69,7 @@ def _with_names(
 
 
 def unique_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Names of which later ones get ``-1``, ``-2``, as AnnData's ``var_names_make_unique`` does. O(names)."""
+    """Names of which repeated ones get ``-1``, ``-2``, as in AnnData's ``var_names_make_unique``. O(names)."""
     given = list(names)
     taken, times, unique = set(given), Counter[str](), []
     for name in given:
@@ -126,7 +122,7 @@ def _stored_values(tree: Tree, found: MatrixLocation, column: str | None, option
 
 
 def _table(tree: Tree, found: MatrixLocation) -> tuple[str, str] | None:
-    """Path of the table of a matrix's columns, and the column that names them; None for no table."""
+    """Path of the table of a matrix's columns, and the column with their names; None without a table."""
     if found.layout.startswith("10x"):
         features = join(found.path, "features")  # since version 3
         return (found.path, "gene_names") if tree.node(features) is None else (features, "name")
@@ -141,7 +137,7 @@ def _table(tree: Tree, found: MatrixLocation) -> tuple[str, str] | None:
 
 
 def _texts(tree: Tree, path: str) -> list[str | None] | None:
-    """Values of a column as text, None for each that is missing; None where there is no such column."""
+    """Values of a column as text, None for missing ones; None if there is no such column."""
     node = tree.node(path)
     if node is None or (not node.is_group and len(node.shape or ()) != 1):
         return None

@@ -1,10 +1,10 @@
-"""Sparse rows from three stored arrays (data, indices, indptr), whatever file they lie in.
+"""Sparse rows from three stored arrays (data, indices, indptr), in any kind of file.
 
-Rows do not end where storage chunks end. A chunk of rows is cut at the first row that starts at or after a multiple
-of the storage chunk, so two neighbours share one storage chunk of each array. What the neighbour needs of the decoded
-one is held until it asks (`_SharedChunks`): walked in order in one process, by any number of threads, every storage
-chunk of `data` and `indices` is read once a pass; out of order or in several processes, a read costs at most one more
-of each array at either end (`shared_bytes`): executors give neighbouring chunks to the same process.
+Rows do not end where storage chunks end. A chunk of rows is cut at the first row that starts at or after a multiple of
+the storage chunk, so two neighbours share one storage chunk of each array, whose rest is held for the neighbour
+(`_SharedChunks`). A pass in order in one process, by any number of threads, reads every storage chunk of `data` and
+`indices` once. Out of order or in several processes, a read costs at most one more of each array at either end
+(`shared_bytes`), so executors give neighbouring chunks to the same process.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ _KEPT_BOUNDARY_BYTES = 1 << 24
 
 
 class CsrSource(ChunkedSource):
-    """Rows of a CSR matrix of `shape` (n, d) whose three arrays are stored; `layout` says for people what they are.
+    """Rows of a CSR matrix of `shape` (n, d) whose three arrays are stored; `layout` describes them for people.
 
-    Held in memory: `indptr` once it is read, 8 bytes a row, up to 64 MiB (8 million rows; above that it is read in
-    slices, once for every call of `chunks`, and by the rows of each chunk), and at most 16 MiB of what neighbouring
-    chunks share, besides one storage chunk of each array for each thread that reads where these are larger. Raises
-    InvalidInputError: arrays that do not fit together, or an empty matrix; from `chunks` and `read`, what only reading
-    tells (`indptr` falls, an index out of range).
+    Held in memory: `indptr`, 8 bytes a row, up to 64 MiB (above that, every call of `chunks` and every chunk takes
+    slices); and shared storage chunks, at most 16 MiB plus one of each array for each reading thread if these are
+    larger. Raises InvalidInputError: arrays that do not fit together, or an empty matrix; `chunks` and `read` raise it
+    for falling `indptr` or an index out of range.
     """
 
     n_rows: int
@@ -86,7 +85,6 @@ class CsrSource(ChunkedSource):
         self._start_empty()
 
     def details(self) -> dict[str, str]:
-        """Say how the rows are stored; see `RowSource.details`."""
         return {
             "format": f"{self._layout} in {self._data.format}",
             "nnz": f"{self._nnz:,}, {self._nnz / self.n_rows:,.1f} a row",
@@ -96,7 +94,7 @@ class CsrSource(ChunkedSource):
         }
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut at rows. O(n) the first time, which reads `indptr`; see the class for when it is kept."""
+        """Cut at rows. O(n) the first time, which reads `indptr`."""
         index_bytes = 4 if self.n_features <= INT32_MAX else 8
         value_bytes = self.dtype.itemsize + index_bytes
         unit = max(self._data.unit_rows, self._indices.unit_rows)
@@ -118,7 +116,6 @@ class CsrSource(ChunkedSource):
             start, start_nnz = row, nnz
 
     def read(self, chunk: Chunk) -> Rows:
-        """Read one chunk; see `ChunkedSource.read`."""
         pointers = self._pointers(chunk.start, chunk.stop)
         first, last = int(pointers[0]), int(pointers[-1])
         self._check_rising(pointers, chunk.start)
@@ -151,7 +148,7 @@ class CsrSource(ChunkedSource):
         self._boundaries = _SharedChunks(_KEPT_BOUNDARY_BYTES)
 
     def _cuts(self, step: int) -> list[tuple[int, int]]:
-        """(row, values before it) of every cut, the end included; checks all of `indptr` on the way."""
+        """(row, values before it) of every cut, the end included; checks all of `indptr`."""
         cuts: list[tuple[int, int]] = []
         previous, multiple = 0, step
         entries, unit = self._indptr.shape[0], self._indptr.unit_rows
@@ -176,7 +173,7 @@ class CsrSource(ChunkedSource):
         return [*(cut for cut in cuts if cut[0] < self.n_rows), (self.n_rows, self._nnz)]
 
     def _pointers(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Pointers of rows, the one behind the last included."""
+        """Pointers of rows, and of the end of the last."""
         if not self._keeps_pointers:
             return self._indptr.read(start, stop + 1).astype(np.int64, copy=False)
         with self._loading:
@@ -210,7 +207,7 @@ class CsrSource(ChunkedSource):
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """Values of a storage chunk, or the part of them that is left for others."""
+    """The values of a storage chunk, or a part of them, that other reads still need."""
 
     # which values of the array
     start: int
@@ -219,18 +216,18 @@ class _Held:
     values: Future[NDArray[Any]] = field(default_factory=Future)  # Future of ndarray of shape (stop - start,)
 
     def take(self, start: int, stop: int) -> None:
-        """Note that values were asked for."""
+        """Count values as taken."""
         pieces = [piece for low, high in self.left for piece in ((low, min(high, start)), (max(low, stop), high))]
         self.left = tuple(piece for piece in pieces if piece[0] < piece[1])
 
 
 class _SharedChunks:
-    """Decoded storage chunks of which some reads had their part, and others will come for theirs.
+    """Decoded storage chunks that some reads have used in part and others still need.
 
-    Threads wait for a storage chunk that another decodes. Once most of its values were read, the rest is held as a
-    copy: threads that walk runs of reads in order hold one storage chunk of each array, and small pieces where runs
-    meet. `most_bytes`: held besides the newest of each array that does not fit in, for each thread that reads; above
-    that, the least recently used goes, and is decoded again.
+    Threads wait for a storage chunk that another decodes. Once most of its values were read, the rest is copied:
+    threads that read runs of chunks in order hold one storage chunk of each array, and small pieces where runs meet.
+    Above `most_bytes`, the least recently used is dropped, and decoded again if needed; the newest of each array do not
+    count if they do not fit in.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -240,7 +237,7 @@ class _SharedChunks:
         self._threads: WeakSet[threading.Thread] = WeakSet()
 
     def get(self, array: StoredArray, start: int, stop: int) -> NDArray[Any]:
-        """Give values `start` to `stop` of one storage chunk, not to be changed; all who wait for it get its error."""
+        """Give values `start` to `stop` of one storage chunk, read-only; all waiting threads get its error."""
         key = (array.name, start // array.unit_rows)
         with self._lock:
             self._threads.add(threading.current_thread())
@@ -268,7 +265,7 @@ class _SharedChunks:
         return values
 
     def _trim(self, key: tuple[str, int], held: _Held) -> None:
-        """Drop what was read whole; of what was mostly read, copy the rest."""
+        """Drop storage chunks that were read completely; copy the rest of those that mostly were."""
         if not held.left:
             del self._held[key]
             return

@@ -1,7 +1,4 @@
-"""HDF5 files: dense datasets, CSR groups as AnnData writes them, 10x Genomics matrices.
-
-Responsible for finding the matrix in a file and for what may be followed on the way there. Reads no rows itself.
-"""
+"""HDF5 files: finds dense datasets, CSR groups and 10x Genomics matrices, and decides which links are followed."""
 
 from __future__ import annotations
 
@@ -31,14 +28,10 @@ def open_hdf5(
     var_column: str | None = None,
     genes: str | None = None,
 ) -> ChunkedSource:
-    """Open the matrix of an HDF5 file, by path or by a URL that fsspec knows.
+    """Open the matrix of an HDF5 file, by path or URL; see `find_matrix` for `dataset`, `open_source` for options.
 
-    `dataset`: a dataset of shape (n, d), a CSR group, a 10x group (its cells are the rows), an AnnData object (its X),
-    or a group with one of these in it; None searches the file, which must hold one matrix. `follow_external`: whether
-    links to, and data in, other files are read; a file of unknown origin could name any file. `var_column`: column of
-    `var` of AnnData, or of `features` of 10x Genomics, that names the columns of the matrix. `genes`: one of true and
-    false there, the columns to take. Raises SourceError, InvalidInputError, InvalidParameterError,
-    MissingDependencyError (a filter that is not installed).
+    Links to other files are followed only with `follow_external`, as a file of unknown origin could name any file.
+    Raises SourceError, InvalidInputError, InvalidParameterError, MissingDependencyError (of a filter).
     """
     path = opened_path(path)
     with open_file(path) as file:
@@ -52,13 +45,10 @@ def open_hdf5_object(
     var_column: str | None = None,
     genes: str | None = None,
 ) -> ChunkedSource:
-    """Open the matrix that an open dataset or group is or holds.
+    """Open the matrix that an open dataset or group is or holds; raises as `open_hdf5`, SourceError for closed files.
 
     A file that is open for reading is opened again by its path, so the caller may close it. One that is open for
-    writing or lies in memory is read through the caller's handle, which must stay open; such a source cannot be
-    pickled.
-
-    Raises SourceError, InvalidInputError as `open_hdf5`; SourceError also where the file was closed.
+    writing, or in memory, is read through the caller's handle, which must stay open; such a source cannot be pickled.
     """
     if not node:
         raise SourceError("the HDF5 file of this object is closed; open it again or pass its path")
@@ -71,7 +61,7 @@ def open_hdf5_object(
 
 
 def _open_in(tree: _Hdf5Tree, dataset: str | None, var_column: str | None, genes: str | None) -> ChunkedSource:
-    """Open a matrix; what h5py raises while it walks a damaged file becomes SourceError."""
+    """Open a matrix; h5py's errors on a damaged file become SourceError."""
     try:
         return open_matrix(tree, dataset, var_column, genes)
     except StreamkmError:
@@ -81,7 +71,7 @@ def _open_in(tree: _Hdf5Tree, dataset: str | None, var_column: str | None, genes
 
 
 class _Hdf5Tree:
-    """A file as `layouts.Tree`."""
+    """An HDF5 file as a `layouts.Tree`."""
 
     def __init__(self, name: str, file: h5py.File, follow_external: bool, *, handle: bool = False) -> None:
         self.name = name
@@ -90,7 +80,7 @@ class _Hdf5Tree:
         self._follow_external = follow_external
 
     def paths(self) -> list[str]:
-        """Everything that hard links reach: soft and external links are followed only where they are named."""
+        """Paths that hard links reach: soft and external links are followed only if they are named."""
         found: list[str] = []
         self._file.visit(lambda path: found.append(f"/{path}"))
         return found
@@ -121,7 +111,7 @@ class _Hdf5Tree:
         return Hdf5Array(self.name, path, self._dataset(path), handle=self._handle)
 
     def _dataset(self, path: str) -> h5py.Dataset:
-        """Give the dataset at `path`; refuses one whose values lie in another file."""
+        """Give the dataset at `path`; refuse one whose values are in another file."""
         dataset = self._item(path)
         if not isinstance(dataset, h5py.Dataset):
             raise SourceError(f"{self.name} has no dataset {path}")
@@ -137,7 +127,7 @@ class _Hdf5Tree:
         return dataset
 
     def _item(self, path: str, n_links: int = 0) -> Any:
-        """Give what is at `path`, None where a link on the way leads nowhere; refuses to leave the file."""
+        """Give the object at `path`, None if a link on the way is broken; refuse to leave the file."""
         if self._follow_external:
             return self._file.get(path)
         item: Any = self._file["/"]

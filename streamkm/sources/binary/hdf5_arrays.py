@@ -1,7 +1,7 @@
-"""Datasets of HDF5 files, read by rows, by as many threads as there are.
+"""Datasets of HDF5 files, read by rows, by any number of threads.
 
-The HDF5 library lets one thread in at a time, decompression included. So storage chunks that are plain, deflated or
-shuffled are taken from it as they are stored and decoded here; all others are read by h5py.
+The HDF5 library lets one thread in at a time, even for decompression. Storage chunks that are plain, deflated or
+shuffled are therefore taken as stored and decoded here; h5py reads all others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamkm.sources.remote import Address, RemoteFile, is_remote, remote_libra
 from streamkm.sources.stored import StoredArray, chunks_text
 
 FAILURES = (OSError, RuntimeError, ValueError, TypeError, LookupError, OverflowError)
-"""Errors of h5py on bytes that are not its own."""
+"""Errors that h5py raises on damaged bytes."""
 
 DEFLATE, SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
 # below this, finding a chunk and starting zlib costs more in Python than the lock does
@@ -37,8 +37,8 @@ _DIRECT_FILTERS = ((), (DEFLATE,), (SHUFFLE,), (SHUFFLE, DEFLATE))  # in the ord
 class Hdf5Array(StoredArray):
     """A dataset of one or two dimensions, at `location` of a file; its links may give it another name there.
 
-    `handle`: whether to read through `dataset` itself, because its file is open for writing or is no file on disk; such
-    an array cannot be pickled. The file is compared with what it was at every read, other files that it names are not.
+    `handle`: read through `dataset` itself, because its file is open for writing or not on disk; such an array cannot
+    be pickled. Every read checks that the file is unchanged, but not other files that it names.
     """
 
     format = "HDF5"
@@ -60,11 +60,9 @@ class Hdf5Array(StoredArray):
         _require_decoders(dataset, self.name)
 
     def details(self) -> dict[str, str]:
-        """Say how the values are stored; see `StoredArray.details`."""
         return self._details
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Fill `out`; see `StoredArray.read_into`."""
         try:
             with nullcontext() if self._handle is not None else open_file(self._path, self._object) as file:
                 dataset: Any = self._handle if file is None else file[self._dataset]
@@ -105,7 +103,7 @@ class Hdf5Array(StoredArray):
         )
 
     def _read_chunks(self, dataset: Any, start: int, stop: int, out: NDArray[Any]) -> bool:
-        """Fill `out` by stored chunks; False where a chunk needs the library: for its fill value, or its error."""
+        """Fill `out` by stored chunks; False if a chunk needs the library, for its fill value or its error."""
         rows, columns = (*dataset.chunks, 1)[:2]
         table = out.reshape(stop - start, -1)
         for i in range(start // rows * rows, stop, rows):
@@ -119,7 +117,7 @@ class Hdf5Array(StoredArray):
         return True
 
     def _decoded(self, dataset: Any, at: tuple[int, ...]) -> NDArray[Any] | None:
-        """Values of a storage chunk; no more is inflated than it holds: few bytes can claim to be terabytes."""
+        """Values of a storage chunk; inflates no more than it holds, as few bytes can claim to be terabytes."""
         if not 0 < dataset.id.get_chunk_info_by_coord(at).size <= h5py.h5i.get_file_id(dataset.id).get_filesize():
             return None
         mask, values = dataset.id.read_direct_chunk(at)
@@ -145,7 +143,7 @@ class Hdf5Array(StoredArray):
 
 
 def _span(dataset: Any, start: int, stop: int) -> tuple[int, int]:
-    """Bytes of the file that rows of a dataset in chunks lie in; none where others lie between them."""
+    """Bytes of the file that hold rows of a chunked dataset; none if others are between them."""
     steps = zip((start, 0), (stop, *dataset.shape[1:]), dataset.chunks, strict=False)
     corners = itertools.product(*(range(first // step * step, last, step) for first, last, step in steps))
     found = [info for info in map(dataset.id.get_chunk_info_by_coord, corners) if info.size]
@@ -170,16 +168,13 @@ def _describe_storage(dataset: h5py.Dataset) -> dict[str, str]:
 
 
 def _remote_file(path: str) -> RemoteFile | None:
-    """An object for the library to read, None for a local file."""
+    """A file object for the library, None for a local file."""
     return RemoteFile(path) if isinstance(path, Address) else None
 
 
 @contextmanager
 def open_file(path: str, kept: RemoteFile | None = None) -> Iterator[h5py.File]:
-    """Open an HDF5 file for reading; `kept` is the object behind a URL, where it is there already.
-
-    Raises SourceError: no such file, no permission, no HDF5, or truncated.
-    """
+    """Open an HDF5 file for reading, by `kept`, the object behind a URL, if given. Raises SourceError."""
     remote = kept or _remote_file(path)
     with collector_off if remote else unchanged(path):
         if remote:
@@ -198,10 +193,7 @@ def open_file(path: str, kept: RemoteFile | None = None) -> Iterator[h5py.File]:
 
 
 def _require_decoders(dataset: h5py.Dataset, name: str) -> None:
-    """Refuse a dataset that lacks a filter's decoder, or a source; loads hdf5plugin where that helps.
-
-    Raises MissingDependencyError naming the filter and the extra that brings it. Raises SourceError.
-    """
+    """Refuse a dataset that lacks sources or decoders; loads hdf5plugin. Raises SourceError, MissingDependencyError."""
     _require_sources(dataset, name)
     for code, _, _, text in _filters(dataset):
         if not h5py.h5z.filter_avail(code):
@@ -215,7 +207,7 @@ def _require_decoders(dataset: h5py.Dataset, name: str) -> None:
 
 
 def _require_sources(dataset: h5py.Dataset, name: str) -> None:
-    """Refuse a virtual dataset that has lost a source: the library would give its fill value. Raises SourceError."""
+    """Refuse a virtual dataset with a missing source, which would read as fill values. Raises SourceError."""
     for source in dataset.virtual_sources() if dataset.is_virtual else ():
         file, inner = source.file_name, source.dset_name
         if "%" in file + inner:  # one of a series, of which any number may be there

@@ -1,8 +1,4 @@
-"""Which matrix a hierarchical file means: the layouts that HDF5 and Zarr have in common.
-
-Responsible for recognising AnnData, CSR groups and 10x Genomics matrices, and for choosing the one matrix of a file
-where the user named none. Sees a file as a `Tree` of nodes and never opens one.
-"""
+"""Layouts of HDF5 and Zarr files: chooses the one matrix of a `Tree`, from AnnData, CSR groups and 10x Genomics."""
 
 from __future__ import annotations
 
@@ -41,7 +37,7 @@ class Node:
 
 
 class Tree(Protocol):
-    """A file as the modules of the formats show it."""
+    """The interface through which this module sees a file."""
 
     name: str
 
@@ -58,12 +54,12 @@ class Tree(Protocol):
         """Read all values of an array, such as a column of names."""
 
     def array(self, path: str) -> StoredArray:
-        """Give the array at `path`, to be read by rows."""
+        """Give the array at `path`, for reading by rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixLocation:
-    """The matrix that is meant: a dense array, or the group of three CSR arrays."""
+    """The location of a matrix: a dense array, or the group of three CSR arrays."""
 
     path: str
     shape: tuple[int, ...]  # (n, d), samples as rows
@@ -71,11 +67,10 @@ class MatrixLocation:
 
 
 def find_matrix(tree: Tree, path: str | None) -> MatrixLocation:
-    """Find the matrix at `path`, or the only one below it.
+    """Find the matrix at `path`, or the only one below: an array, a CSR group, a 10x group, an AnnData object (its X).
 
-    `path`: an array, a CSR group, a 10x group, an AnnData object or any group with one matrix in it; None is the root.
-    Raises SourceNotFoundError: nothing is there; the message gives the nearest name. Raises InvalidInputError: no
-    matrix or several (they are listed), a CSC matrix, or an array that is none of rows.
+    `path` None is the root. Raises SourceNotFoundError: nothing is there; the message gives the nearest name. Raises
+    InvalidInputError: no matrix or several (they are listed), a CSC matrix, or an array of other dimensions.
     """
     start = "/" + (path or "").strip("/")
     node, root = tree.node(start), tree.node("/")
@@ -114,10 +109,7 @@ def join(group: str, member: str) -> str:
 
 
 def _matrix(tree: Tree, node: Node) -> MatrixLocation:
-    """Give the matrix that an array or a CSR group is.
-
-    10x stores genes x cells by columns, which is cells x genes by rows.
-    """
+    """Give the matrix of an array or a CSR group; 10x stores genes x cells by columns: cells x genes by rows."""
     if node.shape is not None:
         return MatrixLocation(node.path, node.shape)
     name, shape = f"{tree.name}:{node.path}", node.matrix_shape
@@ -153,7 +145,7 @@ def _below(tree: Tree, start: str) -> list[str]:
 
 
 def _listing(tree: Tree, start: str) -> str:
-    """Name what is below a group, with shapes and types."""
+    """Name the arrays below a group, with shapes and types."""
     paths, listed = _below(tree, start), []
     for path in paths[:_MOST_LISTED]:
         node = tree.node(path)

@@ -1,4 +1,4 @@
-"""The files of a directory, as they were when it was opened: an array that is stored as many of them."""
+"""The state of a directory's files when it was opened, for arrays that are stored as many files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _FILE = np.dtype([("name", "i8"), ("size", "i8"), ("time", "i8")])  # `name`: a 
 
 
 class WatchedFiles:
-    """Files of a directory and of those in it, hidden ones left out, as they are when this is made.
+    """Files of a directory and of its subdirectories, hidden ones left out, in their state at construction.
 
-    The table of them, 24 bytes a file, stays in the process. A copy in another process looks at all files again, once,
-    when it is first asked, and compares a hash. `n_bytes`: of all files. `n_counted`: how many names `counted` tells.
-    Raises SourceNotFoundError, SourceError: no such directory, or what is neither a file nor a directory in it.
+    The table takes 24 bytes a file and stays in the process. A copy in another process scans all files once, at its
+    first check, and compares a hash. `n_bytes`: size of all files. `n_counted`: number of names for which `counted` is
+    true. Raises SourceNotFoundError, SourceError: no such directory, or special files in it.
     """
 
     def __init__(self, root: str, counted: Callable[[str], bool]) -> None:
@@ -43,10 +43,9 @@ class WatchedFiles:
         return {**self.__dict__, "table": None}
 
     def check(self, names: Iterable[str]) -> None:
-        """Refuse files, named from the directory on, that are not as they were. One call of the system for each.
+        """Refuse files that were changed, added or removed, with SourceError; one system call for each name.
 
-        Raises SourceError: one that was changed, or is there now and was not, or is gone; in other processes, also
-        where any file of the directory is not as it was.
+        In other processes, a change of any file of the directory counts.
         """
         for name in names:
             path, then = os.path.join(self._root, name), self._version(name)
@@ -64,7 +63,7 @@ class WatchedFiles:
         return self._version(str(name)) is not None
 
     def _version(self, name: str) -> FileVersion | None:
-        """What a file was; None where there was none."""
+        """The state of a file; None if it did not exist."""
         if self.table is None:
             now = WatchedFiles(self._root, lambda _: False)
             if now.told != self.told:

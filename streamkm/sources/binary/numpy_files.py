@@ -1,8 +1,4 @@
-"""NumPy's .npy and .npz files, and the sparse matrices that ``scipy.sparse.save_npz`` writes.
-
-Arrays that are not compressed are read in parts; others are loaded whole, once memory was planned for them. Pickles,
-which arrays of Python objects are, are never loaded.
-"""
+"""NumPy's .npy and .npz files, and SciPy's sparse .npz: uncompressed arrays in parts, others whole. Never unpickles."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ from streamkm.sources.memory.arrays import ArraySource, SparseSource
 from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype, open_binary, opened_path
 
 DAMAGE = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, TokenError)
-"""What NumPy and zipfile raise on bytes that are not theirs."""
+"""Errors that NumPy and zipfile raise on damaged bytes."""
 
 _CSR_ARRAYS = ("data", "indices", "indptr")
 _CSR_KEYS = frozenset({*_CSR_ARRAYS, "shape", "format"})
@@ -44,11 +40,10 @@ _SPARSE = {"csr": sp.csr_array, "csc": sp.csc_array}
 
 
 def open_npy(path: str, *, dtype: str | None = None) -> ChunkedSource:
-    """Open a .npy file; its rows are read from the file, chunk by chunk.
+    """Open a .npy file; its rows are read chunk by chunk. `dtype` "bfloat16" reads values of two bytes as such.
 
-    `dtype` ("bfloat16" or None): what values of two bytes are that the file has no type for. Raises SourceError:
-    missing, truncated, or no .npy file. Raises InvalidInputError: not two-dimensional, empty, or not of real numbers.
-    Raises InvalidParameterError: another `dtype`.
+    Raises SourceError: missing, truncated, or no .npy file; InvalidInputError: not a matrix of real numbers, or empty;
+    InvalidParameterError: another `dtype`.
     """
     check_said(dtype, path)
     path = opened_path(path)
@@ -63,7 +58,7 @@ def open_npy(path: str, *, dtype: str | None = None) -> ChunkedSource:
 
 
 def npy_header(file: Any, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, order (True: by columns) and type of the array whose header a file stands at. Raises SourceError."""
+    """Shape, order (True: by columns) and type from the header at a file's position. Raises SourceError."""
     try:
         version = npy_format.read_magic(file)
         read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
@@ -76,21 +71,18 @@ def npy_header(file: Any, name: str) -> tuple[tuple[int, ...], bool, np.dtype[An
 
 
 def unreadable(name: str, error: Exception) -> Exception:
-    """Error to raise for what NumPy says of an array."""
+    """A SourceError with NumPy's message on an array."""
     if "allow_pickle" in str(error):
         return InvalidInputError(f"{name} holds Python objects, which are pickled and never loaded; save numbers")
     return SourceError(f"{name} cannot be read as .npy: {error}")
 
 
 def open_npz(path: str, *, key: str | None = None) -> ChunkedSource:
-    """Open an array of a .npz file, or the CSR matrix that ``scipy.sparse.save_npz`` wrote.
+    """Open the array `key` of a .npz file, its only two-dimensional one, or the matrix of ``scipy.sparse.save_npz``.
 
-    Members that are not compressed are read chunk by chunk, once their checksums were compared. Compressed ones can be
-    decompressed from their start only, so they are loaded whole, when rows are first asked for.
-
-    `key`: name of the array; None where only one of them is two-dimensional. Raises SourceError: missing or damaged
-    file; no such key (lists what there is). Raises InvalidInputError: no array or several that may be meant; not
-    two-dimensional, empty, or not of real numbers.
+    Uncompressed members are read chunk by chunk, after their checksums were compared. Compressed ones can be read only
+    from their start, so they are loaded whole when rows are first asked for. Raises SourceError: missing or damaged
+    file, or no such key; InvalidInputError: none or several candidates; not a matrix of real numbers, or empty.
     """
     path = opened_path(path)
     with _opened(path) as archive:
@@ -110,7 +102,7 @@ def open_npz(path: str, *, key: str | None = None) -> ChunkedSource:
 
 @contextmanager
 def _opened(path: str) -> Iterator[zipfile.ZipFile]:
-    """Open an archive; what is found wrong with it within is a SourceError."""
+    """Open an archive; errors within the context become SourceError."""
     try:
         with unchanged(path), zipfile.ZipFile(path) as archive:
             yield archive
@@ -151,7 +143,7 @@ def _open_saved(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.Zi
 
 
 class LoadedSource(ChunkedSource):
-    """Rows of a file that can be read as a whole only: loaded when they are first asked for, once for all threads."""
+    """Rows of a file that can only be read as a whole: loaded at the first request, once for all threads."""
 
     in_process = True
     _loaded: ChunkedSource | None = None
@@ -161,11 +153,9 @@ class LoadedSource(ChunkedSource):
         """Read the file."""
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut at rows; see `ChunkedSource.chunks`."""
         return self._rows().chunks(target_bytes)
 
     def read(self, chunk: Chunk) -> Rows:
-        """Read one chunk; see `ChunkedSource.read`."""
         return self._rows().read(chunk)
 
     def _rows(self) -> ChunkedSource:
@@ -176,10 +166,7 @@ class LoadedSource(ChunkedSource):
 
 
 class _Compressed(LoadedSource):
-    """Rows that can only be decompressed from their start.
-
-    `members`: of one dense array, or the three of a sparse matrix in `layout`.
-    """
+    """Rows that can only be decompressed from their start: `members` of a dense array, or of a sparse `layout`."""
 
     def __init__(
         self, path: str, name: str, shape: tuple[int, ...], members: dict[str, _Header], layout: str = ""
@@ -202,7 +189,6 @@ class _Compressed(LoadedSource):
             }
 
     def details(self) -> dict[str, str]:
-        """Say what is loaded; see `RowSource.details`."""
         return self._told
 
     def _load(self) -> ChunkedSource:
@@ -215,12 +201,11 @@ class _Compressed(LoadedSource):
 
 
 class _StoredMember(FileArray):
-    """An array that is not compressed, read in parts once the checksum of all of its bytes was compared."""
+    """An uncompressed array, read in parts after the checksum of all its bytes was compared."""
 
     unchecked = ""  # name in the archive of what was not compared yet
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Fill `out`; see `StoredArray.read_into`."""
         with _ONCE:
             if self.unchecked:
                 with _opened(self._path) as archive, archive.open(self.unchecked) as values:
@@ -242,10 +227,7 @@ def _stored(path: str, info: zipfile.ZipInfo, header: _Header, name: str) -> Fil
 
 
 def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> NDArray[Any]:
-    """Read a whole array of an archive; nothing is allocated for what the archive cannot hold.
-
-    Raises SourceError: damaged, or more values than there are bytes for. Raises InvalidInputError: Python objects.
-    """
+    """Read a whole array of an archive. Raises SourceError: damaged or too large for it; InvalidInputError: objects."""
     _described(archive, info, name)
     try:
         with archive.open(info) as member:
@@ -257,7 +239,7 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> N
 
 
 def _described(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> _Header:
-    """Shape, order and type of an array, and the bytes in front of its values, of which no more are read."""
+    """Shape, order and type of an array, and the header's bytes; reads nothing beyond them."""
     try:
         with archive.open(info) as member:
             shape, fortran_order, dtype = npy_header(member, name)

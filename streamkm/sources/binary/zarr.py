@@ -1,8 +1,7 @@
 """Zarr stores, format 2 and 3: dense arrays (sharded ones too) and CSR groups, in directories, .zip files and stores.
 
-A storage chunk that is missing holds the fill value by the format, so one that got lost before the store was opened
-cannot be told from rows that are zero: missing ones are counted in the list of what is stored, and told. From then on
-the files that are read are compared with what was there (see `local_files`).
+A missing storage chunk holds the fill value by the format, so a chunk lost before the store was opened looks like rows
+of zeros: missing ones are counted and reported. From then on reads check that files are unchanged (`local_files`).
 """
 
 from __future__ import annotations
@@ -54,13 +53,10 @@ def open_zarr(
     genes: str | None = None,
     missing_chunks: str = "warn",
 ) -> ChunkedSource:
-    """Open the matrix of a Zarr store: a directory, a .zip file, or an address that fsspec knows.
+    """Open the matrix of a Zarr store; `find_matrix` explains `dataset`, `open_source` the other options.
 
-    `dataset`: an array of shape (n, d), a CSR group, an AnnData object (its X), or a group with one of these in it;
-    None searches the store, which must hold one matrix. `var_column`: column of `var` of AnnData that names the columns
-    of the matrix. `genes`: one of true and false there, the columns to take. `missing_chunks` ("warn", "raise"):
-    whether storage chunks that are not in the store are noted in the source, or an error. Raises SourceError,
-    InvalidInputError, InvalidParameterError.
+    `path`: a directory, .zip file, or address that fsspec knows. Raises SourceError, InvalidInputError,
+    InvalidParameterError.
     """
     root = open_root(path)
     if isinstance(root.store, RemoteStore):  # servers that list nothing
@@ -96,10 +92,7 @@ def _open(
 
 
 def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
-    """Open what a store's path or address names, to read.
-
-    Raises SourceError: no such store, or one that cannot be read.
-    """
+    """Open the store at a path or address, to read. Raises SourceError if it is missing or unreadable."""
     with _readable(f"{path} is no Zarr store that can be read"):
         if is_remote(path):
             store: Any = RemoteStore.at(path if isinstance(path, Address) else Address(path))
@@ -113,7 +106,7 @@ def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
 
 @contextmanager
 def _readable(said: str) -> Iterator[None]:
-    """What fails within as a SourceError that says so."""
+    """Context that turns reading errors into a SourceError."""
     try:
         yield
     except StreamkmError:
@@ -123,7 +116,7 @@ def _readable(said: str) -> Iterator[None]:
 
 
 class ZarrArray(StoredArray):
-    """An array of one or two dimensions. `array`: pickles as its store's address and its metadata."""
+    """An array of one or two dimensions, pickled as its store's address and its metadata."""
 
     def __init__(self, array: Any, name: str) -> None:
         check_codecs(array, name)
@@ -158,7 +151,6 @@ class ZarrArray(StoredArray):
             self.missing_chunks = grid.lacking(name, sum(map(grid.holds, stored)), stored)
 
     def details(self) -> dict[str, str]:
-        """Say how the values are stored; see `StoredArray.details`."""
         array = self._array
         codecs = [_codec_name(codec) for codec in (*array.filters, *array.compressors)]
         return {
@@ -168,11 +160,10 @@ class ZarrArray(StoredArray):
         }
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Fill `out`; see `StoredArray.read_into`."""
         out[...] = self._get(start, stop)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Give rows; see `StoredArray.read`. What zarr decoded is given itself, where its type is right."""
+        """Give rows, without a copy if zarr decodes them to the right type; see `StoredArray.read`."""
         return np.ascontiguousarray(self._get(start, stop), decoded_dtype(self.dtype, self.name))
 
     def _get(self, start: int, stop: int) -> NDArray[Any]:
@@ -187,7 +178,7 @@ class ZarrArray(StoredArray):
 
 
 class _ZarrTree:
-    """A group as `layouts.Tree`. Members are read one by one: one that zarr cannot read must not hide the others."""
+    """A group as a `layouts.Tree`. Members are read one by one, so that an unreadable one does not hide the others."""
 
     def __init__(self, name: str, root: Any) -> None:
         self.name = name
@@ -228,7 +219,7 @@ class _ZarrTree:
         return item
 
     def _item(self, path: str) -> Any:
-        """Give the member at `path`, an error if it cannot be read, or None if it is not there."""
+        """Give the member at `path`, an error if it cannot be read, or None if it does not exist."""
         inner = path.strip("/")
         try:
             return self._root[inner] if inner else self._root
@@ -264,7 +255,7 @@ class _ZarrTree:
 
 
 def _stored(array: Any) -> dict[str, Any] | None:
-    """Keys of all that is stored of an array, with sizes where these are known; None where a store cannot list."""
+    """Keys of all stored chunks of an array, with sizes if known; None if a store cannot list them."""
     store, prefix = array.store, f"{array.path}/" if array.path else ""
     try:
         if isinstance(store, ZipStore):  # zarr itself would read all of it
@@ -280,7 +271,7 @@ def _stored(array: Any) -> dict[str, Any] | None:
 
 
 def _is_shared(store: Any) -> bool:
-    """Whether other processes see what a store holds; for kinds that are not known, no."""
+    """Whether other processes see the contents of a store; False for unknown kinds."""
     if isinstance(store, FsspecStore) and "memory" in getattr(store.fs, "protocol", ()):
         return False
     return isinstance(store, LocalStore | ZipStore | FsspecStore)

@@ -1,7 +1,4 @@
-"""Parts of Zarr stores: objects behind URLs, the storage chunks of an array, and the codecs that are trusted.
-
-Codecs are those of a list, whatever else is installed: some run what a file says.
-"""
+"""Parts of Zarr stores: objects behind URLs, storage chunks, and trusted codecs (others may run code of a file)."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from streamkm.sources.remote import Address, ask, fetch
 from streamkm.sources.stored import chunks_text
 
 METADATA = ("zarr.json", ".zarray")
-"""Keys of what describes an array."""
+"""Keys of an array's metadata."""
 
 _CODECS = frozenset({
     "blosc", "zstd", "lz4", "zlib", "gzip", "bz2", "lzma", "vlen-utf8", "bytes", "transpose", "sharding_indexed",
@@ -30,7 +27,7 @@ _CODECS = frozenset({
 
 
 class RemoteStore(FsspecStore):
-    """Objects behind a URL, read by our requests: these are made again, and their errors tell no secret."""
+    """Objects behind a URL, read by our own requests, which are retried and whose errors tell no secret."""
 
     root: Address
     refuses_missing = False  # where nothing is listed: a missing storage chunk is an error
@@ -44,7 +41,6 @@ class RemoteStore(FsspecStore):
         return store
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        """See `zarr.abc.store.Store.get`."""
         start = getattr(byte_range, "start", getattr(byte_range, "offset", -getattr(byte_range, "suffix", 0)))
         try:
             data = await asyncio.to_thread(fetch, self.root.at(key), start, getattr(byte_range, "end", None))
@@ -56,7 +52,7 @@ class RemoteStore(FsspecStore):
 
 
 def check_codecs(array: Any, name: str) -> None:
-    """Refuse an array with a codec that is not on the list. Raises SourceError."""
+    """Refuse an array with a codec that is not listed. Raises SourceError."""
     metadata = array.metadata.to_dict()
     todo = [metadata.get("compressor"), *(metadata.get("filters") or ()), *(metadata.get("codecs") or ())]
     for codec in filter(None, todo):
@@ -72,10 +68,7 @@ def check_codecs(array: Any, name: str) -> None:
 
 
 class Grid:
-    """Storage chunks of an array, shards where there are shards. Raises SourceError for chunks without length.
-
-    `lengths`, `counts`: by dimension, the length of each, and how many there are.
-    """
+    """Storage chunks of an array, or its shards: `lengths` and `counts` by dimension. Raises SourceError: length 0."""
 
     def __init__(self, array: Any, name: str) -> None:
         self._shape, self._what, self._fill = array.shape, "shards" if array.shards else "chunks", array.fill_value
@@ -96,12 +89,12 @@ class Grid:
         return found is not None and all(map(operator.lt, map(int, found.groups()), self.counts))
 
     def keys(self, start: int, stop: int) -> Iterator[str]:
-        """Keys of the storage chunks that rows lie in."""
+        """Keys of the storage chunks that hold rows."""
         rows = range(start // self.lengths[0], (stop - 1) // self.lengths[0] + 1)
         return map(self._encoded, itertools.product(rows, *map(range, self.counts[1:])))
 
     def lacking(self, name: str, n_stored: int, stored: Container[str]) -> str:
-        """Say how many storage chunks are missing from those that are stored, and the first; "" for none."""
+        """Say how many storage chunks are missing from the stored ones, and the first; "" for none."""
         total = math.prod(self.counts)
         if n_stored >= total:
             return ""

@@ -1,9 +1,4 @@
-"""Dask arrays: dense blocks, SciPy CSR blocks or `sparse` COO blocks.
-
-Responsible for giving one chunk a row-block, joined from its column blocks, and for handing out the same as a graph for
-a cluster. Dask has two classes of arrays, of task graphs and of expressions: only what both offer is used, and no
-class. Where work runs is decided elsewhere; `read` runs in the thread that calls it.
-"""
+"""Dask arrays of dense, SciPy CSR or `sparse` COO blocks; only the interface that all of Dask's array classes share."""
 
 from __future__ import annotations
 
@@ -34,17 +29,12 @@ _PLACE_BITS = 40
 
 
 class DaskSource(ChunkedSource):
-    """Rows of a two-dimensional Dask array; one chunk is one row-block, whatever `target_bytes` says.
+    """Rows of a Dask array (n, d), never computed as a whole; one chunk is one row-block, whatever `target_bytes` says.
 
-    `array`: of shape (n, d); n and the heights of the blocks may be unknown. Whether its blocks are sparse is told by
-    its ``_meta``. Never computed as a whole. Raises InvalidInputError: not two-dimensional, no features, an unknown
-    number of features, not of real numbers. By `read`: a block that is not what the array says of it.
-
-    Notes
-    -----
-    Where the heights of the blocks are unknown, row r of block b has the place ``(b << 40) + r``, and a chunk goes
-    from ``b << 40`` to ``(b + 1) << 40``. `Chunk.n_bytes` is then, and for sparse blocks, not known before the block
-    is computed; it is given as `target_bytes`.
+    If heights of blocks are unknown, row r of block b has the place ``(b << 40) + r``, and a chunk has the places of
+    its block. The bytes of such chunks, and of sparse ones (by ``_meta``), are given as `target_bytes`. Raises
+    InvalidInputError: not two-dimensional, an unknown number of features or none, not of real numbers; `read` raises it
+    for a block that differs from the array's metadata.
     """
 
     n_features: int
@@ -71,7 +61,6 @@ class DaskSource(ChunkedSource):
         return self
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """One chunk a row-block that has rows; O(blocks)."""
         return ChunkRuns.of(self._cuts(target_bytes))
 
     def _cuts(self, target_bytes: int) -> Iterator[tuple[int, int, int, int]]:
@@ -86,23 +75,20 @@ class DaskSource(ChunkedSource):
             start = stop
 
     def read(self, chunk: Chunk) -> Rows:
-        """Compute the graph of one row-block, and of nothing else, in this thread.
-
-        What was persisted on a cluster is fetched from there.
-        """
+        """Compute the graph of one row-block in this thread; persisted values are fetched from their cluster."""
         row, block = self._made_by(chunk)
         X = block.joined(row.compute(self.graphs().values_here(row.inputs)))
         return Rows(X, row_places(chunk.start, chunk.start + X.shape[0]))
 
     def graphs(self) -> RowGraphs:
-        """Give the graph, cut into row-blocks: made once, in time by its size."""
+        """Give the graph, cut into row-blocks; made once, in time proportional to its size."""
         with self._lock:
             if self._graphs is None:
                 self._graphs = RowGraphs(self._array)
             return self._graphs
 
     def packed(self, chunk: Chunk) -> tuple[PackedBlock, list[Any]]:
-        """Give what makes a row-block wherever it is sent, and keys of `graphs` whose values it needs there."""
+        """Give a row-block that can be computed anywhere, and keys of `graphs` for the values that it needs."""
         from distributed.protocol.pickle import dumps
 
         row, block = self._made_by(chunk)
@@ -117,22 +103,10 @@ class DaskSource(ChunkedSource):
         meta: NDArray[Any],
         n_columns: int | None = None,
     ) -> Any:
-        """Map rows block by block, without computing anything.
+        """Map rows to a Dask array (n,) or (n, n_columns) of the same row-blocks; computes and rechunks nothing.
 
-        Parameters
-        ----------
-        function : callable
-            Of `Rows` and what `prepare` gives; gives a value, or a row of `n_columns`, for each row.
-        prepare : callable
-            Called once in each process where blocks are computed.
-        meta : ndarray
-            Without rows; what blocks of the result are like.
-
-        Returns
-        -------
-        dask.array.Array
-            Of shape (n,) or (n, n_columns), its blocks as high as this array's. Column blocks are joined where the
-            function runs, one row-block at a time; nothing is rechunked.
+        `function` gets `Rows`, one row-block at a time, and the value of `prepare`, which runs once in each process; it
+        gives a value, or a row of `n_columns`, for each row. `meta`: a block of the result without rows.
         """
         n_blocks = len(self._array.chunks[0])
         starts, stops = np.arange(n_blocks) << _PLACE_BITS, np.full(n_blocks, -1)
@@ -153,10 +127,7 @@ class DaskSource(ChunkedSource):
         )
 
     def row_blocks(self, chunk_rows: NDArray[np.int64]) -> tuple[tuple[int, ...], bool]:
-        """Rows of each row-block, and whether the array itself knows them.
-
-        `chunk_rows` (chunks,): rows of each chunk, as a pass has found.
-        """
+        """Rows of each row-block, from `chunk_rows` of a pass if the array does not know them, and whether it does."""
         if self._unknown_rows:
             return tuple(chunk_rows.tolist()), False
         return tuple(int(height) for height in self._array.chunks[0]), True
@@ -172,15 +143,12 @@ class DaskSource(ChunkedSource):
         self._start()
 
     def describe(self, place: int) -> str:
-        """Say where a row is, for messages: its number, or block and row in the block."""
         return _describe_in_block(self.name, place) if self._unknown_rows else super().describe(place)
 
     def remote_view(self) -> RowSource:
-        """Give what calls on a cluster need, as blocks are computed there; see `RowSource.remote_view`."""
         return RemoteView(self, partial(_describe_in_block, self.name) if self._unknown_rows else None)
 
     def details(self) -> dict[str, str]:
-        """Say how the array is cut; see `RowSource.details`."""
         kind = "sparse" if self.is_sparse else "dense"
         down, across = (len(lengths) for lengths in self._array.chunks)
         return {"format": f"Dask array, {kind} blocks", "chunks": f"{down:,} x {across:,} blocks"}
@@ -192,7 +160,7 @@ class DaskSource(ChunkedSource):
         self._starts = None if self._unknown_rows else np.cumsum([0, *heights])
 
     def _made_by(self, chunk: Chunk) -> tuple[RowGraph, _Block]:
-        """The tasks of a row-block, and what it should be."""
+        """The tasks of a row-block, and its expected form."""
         number, n_rows = chunk.start >> _PLACE_BITS, None
         if self._starts is not None:
             # an empty block starts where the next one does: of those, the last has the rows
@@ -206,7 +174,7 @@ class DaskSource(ChunkedSource):
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """What a row-block should be, and how its column blocks are made that; small enough to send with every task."""
+    """The expected form of a row-block, checked by `joined`; small enough to send with every task."""
 
     name: str
     n_rows: int | None
@@ -215,7 +183,7 @@ class _Block:
     is_sparse: bool
 
     def joined(self, columns: list[Any]) -> Matrix:
-        """Put column blocks side by side; see that the outcome is what the array says."""
+        """Put column blocks side by side; refuse a result that differs from the array's metadata."""
         X = join_blocks(columns)
         declared = (*X.shape[:1], self.n_features) if self.n_rows is None else (self.n_rows, self.n_features)
         if X.shape != declared:
@@ -239,22 +207,19 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class PackedBlock:
-    """A row-block that is computed where it is needed, pickled; see `DaskSource.packed`."""
+    """A pickled row-block that is computed where it is needed; see `DaskSource.packed`."""
 
     pickled: bytes
 
     def compute(self, inputs: list[Any]) -> Matrix:
-        """Run its tasks in this thread, given the values of what they need."""
+        """Run its tasks in this thread on the values of their inputs."""
         row, block = cloudpickle.loads(self.pickled)
         X: Matrix = block.joined(row.compute(inputs))
         return X
 
 
 class _Prepared:
-    """What `prepare` gives, as the one element of an array that no graph holds: it is called where the element is read.
-
-    Arrays of expressions take no delayed values.
-    """
+    """The value of `prepare` as an array's element, made where it is read: not all arrays take delayed values."""
 
     shape: tuple[int, ...] = ()
     ndim = 0
@@ -296,24 +261,20 @@ def _describe_in_block(name: str, place: int) -> str:
 
 
 def array_of_parts(parts: list[Any], shape: tuple[float, int], dtype: np.dtype[Any], meta: Any = None) -> Any:
-    """Delayed matrices as a Dask array of a row-block each, of this shape, in which heights may be unknown."""
+    """Delayed matrices as row-blocks of a Dask array, each of this shape; heights may be unknown."""
     return concatenate([from_delayed(part, shape, dtype, meta) for part in parts])
 
 
 def array_of_arrays(
     function: Callable[..., NDArray[Any]], parts: list[tuple[tuple[Any, ...], int]], dtype: np.dtype[Any]
 ) -> Any:
-    """A one-dimensional Dask array of a block for each part: a function of its arguments, and the block's length."""
+    """A one-dimensional Dask array of one block for each part: arguments of the function, and the block's length."""
     made = [from_delayed(delayed(function)(*given), (length,), dtype) for given, length in parts]
     return concatenate(made) if made else from_array(np.empty(0, dtype))
 
 
 def dask_labels(labels: Any, heights: tuple[int, ...], *, known: bool = True) -> Any:
-    """Labels of a fit as a Dask array in blocks of the heights of those of the data.
-
-    `labels` (n,): an int32 array, or one of Zarr or Dask. `heights`: rows of each row-block; their sum is n. `known`:
-    whether the array of the data knows its heights. Labels whose heights are as unknown can be used with it.
-    """
+    """Labels (n,) of a fit as a Dask array with the row-blocks of the data; of unknown heights, unless `known`."""
     array = labels.rechunk((heights,)) if hasattr(labels, "dask") else from_array(labels, chunks=(heights,))
     return array if known else array.map_blocks(same, chunks=((math.nan,) * len(heights),), meta=array._meta)
 
@@ -322,10 +283,7 @@ _FILLED = "da.ma.filled(X.astype(float), "  # arrays of Dask have no method for 
 
 
 def join_blocks(blocks: list[Any]) -> Any:
-    """Put the column blocks of one row-block side by side; `sparse` arrays become SciPy's.
-
-    `blocks`: list of ndarray, SciPy sparse or sparse.SparseArray, each of shape (rows, columns).
-    """
+    """Put the column blocks (rows, columns) of one row-block side by side; `sparse` arrays become SciPy's."""
     for block in blocks:
         check_unmasked(block, "a block of the Dask array", MASKED_ROWS.replace("X.astype(float).filled(", _FILLED))
     blocks = [block.to_scipy_sparse() if hasattr(block, "to_scipy_sparse") else block for block in blocks]

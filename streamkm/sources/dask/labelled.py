@@ -1,7 +1,4 @@
-"""Dask data frames and xarray's arrays as Dask arrays, with the names of their columns. Nothing is loaded.
-
-Only what such objects offer is used, so that neither pandas nor xarray is imported.
-"""
+"""Dask data frames and xarray's arrays as Dask arrays with named columns; imports neither pandas nor xarray."""
 
 from __future__ import annotations
 
@@ -35,10 +32,10 @@ NAME = "dask data frame"
 
 
 def open_collection(X: Any, **options: Any) -> RowSource:
-    """Open a Dask array or data frame, with options of tables; its class does not matter.
+    """Open a Dask array or data frame of any class, with options of tables. Raises as `DaskSource`.
 
-    Raises InvalidInputError: another kind of Dask collection, a column that holds no numbers; otherwise as
-    `DaskSource`. Raises InvalidParameterError: options for what is no data frame.
+    Raises InvalidInputError also for other Dask collections and columns without numbers, and InvalidParameterError for
+    options of tables without a data frame.
     """
     n_axes = getattr(X, "ndim", None)  # of anything delayed, something delayed
     if isinstance(n_axes, int) and n_axes == 2 and hasattr(X, "columns"):
@@ -51,10 +48,7 @@ def open_collection(X: Any, **options: Any) -> RowSource:
 
 
 def open_xarray(X: Any) -> RowSource:
-    """Open a DataArray: over Dask by its blocks, over a file by the file's chunks, else as the array that it holds.
-
-    Raises InvalidInputError: a Dataset; otherwise as `DaskSource`.
-    """
+    """Open a DataArray over Dask, over a file, or in memory. Raises as `DaskSource`; InvalidInputError: a Dataset."""
     if not hasattr(X, "dims") or not hasattr(X, "variable"):
         raise InvalidInputError(f"{type(X).__name__} is no DataArray; choose one variable, such as dataset['X']")
     if X.chunks is None and not X.variable._in_memory:
@@ -71,7 +65,7 @@ def open_xarray(X: Any) -> RowSource:
 
 
 class DaskTable(DaskSource):
-    """Rows of a Dask data frame, a row-block for each partition; never computed as a whole."""
+    """Rows of a Dask data frame, never computed as a whole; a row-block is a partition."""
 
     def __init__(self, frame: Any, given: Mapping[str, Any]) -> None:
         pa, options = pyarrow(NAME), read_options(given)
@@ -105,7 +99,6 @@ class DaskTable(DaskSource):
         self._id_values = None if self.id_column is None else frame[self.id_column]
 
     def ids(self) -> Iterator[Any]:
-        """Yield what names rows, partition by partition; see `RowSource.ids`."""
         if self._id_values is None:
             yield from super().ids()
         for part in _partitions(self._id_values):
@@ -116,7 +109,7 @@ class DaskTable(DaskSource):
 
 
 def _table(fields: Mapping[str, Any], frame: Any, place: str = "a partition") -> Any:
-    """A partition as an Arrow table; one of other types than the data frame says is refused, if it has rows."""
+    """A partition as an Arrow table; refused if it has rows and other types than the data frame."""
     pa = pyarrow(NAME)
     schema = pa.schema([(name, fields[name]) for name in frame.columns])
     for field, dtype in zip(schema, frame.dtypes, strict=True):
@@ -133,7 +126,7 @@ def _table(fields: Mapping[str, Any], frame: Any, place: str = "a partition") ->
 
 
 def _rows(fields: Mapping[str, Any], layout: TableSchema, frame: Any, number: int) -> Matrix:
-    """Rows of a partition, made on whatever worker."""
+    """Rows of a partition, made on any worker."""
     place = f"partition {number:,}"
     table = _table(fields, frame, place)
     return layout.matrix([table], table.num_rows, lambda row: f"row {row:,} of {place} of the {NAME}")
@@ -146,5 +139,5 @@ def _texts(fields: Mapping[str, Any], frame: Any) -> dict[str, list[str]]:
 
 
 def _partitions(frame: Any) -> list[Any]:
-    """Partitions as delayed values: without `simplify` small files are read together, and labels do not fit."""
+    """Partitions as delayed values; not simplified, as small files would be read together, and labels would not fit."""
     return list(frame.simplify().to_delayed(optimize_graph=False))

@@ -1,4 +1,4 @@
-"""Documents that are in memory or made by a program; and the document that a record of any file holds."""
+"""Documents in memory or made by a program, and the document in a record of any file."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Fields: TypeAlias = Mapping[Any, Any]
 """Values of a record by name; of CSV also by number, from 0."""
 
 Record: TypeAlias = tuple[int, Any, int]
-"""The place of a document, the document, and bytes of text that it takes up."""
+"""The place of a document, the document, and its bytes of text."""
 
 
 class MalformedTextError(Exception):
-    """Text that is malformed, or a field that is missing or does not fit; and the byte of the file, if that is told."""
+    """Malformed text, or a missing or unfit field; and the byte of the file, if known."""
 
 
 class DocumentList(HashedText):
-    """Documents of a sequence in memory, which is not copied. Pickles with all of them."""
+    """Documents of a sequence in memory, which is not copied; pickles with all of them."""
 
     in_process = True
     _ends: NDArray[np.int64]  # (units,): bytes up to each, and with it
@@ -49,7 +49,7 @@ class DocumentList(HashedText):
         self.resident_bytes = self.n_bytes + OBJECT_BYTES * self.n_rows
 
     def cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
-        """Runs of units of about so much text; O(runs log n)."""
+        """Runs of documents of about `text_bytes`. O(runs log n)."""
         start = done = 0
         while start < len(self._ends):
             stop = max(start + 1, int(np.searchsorted(self._ends, done + text_bytes, side="right")))
@@ -62,11 +62,11 @@ class DocumentList(HashedText):
         return Batch(documents, row_places(chunk.start, chunk.stop), chunk.n_bytes)
 
     def document(self, number: int) -> Any:
-        """One document, by its number from 0."""
+        """The document at a number, from 0."""
         return self._documents[number]
 
     def sample(self) -> tuple[Batch, float | None]:
-        """Look at documents all through the list, but at no long one."""
+        """Look at documents all through the list, except long ones."""
         sizes, total = np.diff(self._ends, prepend=0), int(self._ends[-1])
         chosen = np.flatnonzero(sizes < LONG_BYTES)[:: max(1, total // SAMPLE_BYTES)]
         documents = [self.document(number) for number in chosen.tolist()]
@@ -74,10 +74,9 @@ class DocumentList(HashedText):
 
 
 class DocumentStream(HashedText):
-    """Documents that a program makes while they are read, one at a time.
+    """Documents that a program makes one at a time while they are read.
 
-    `documents`: an iterator is read once; any other iterable, and a callable that returns a fresh iterator, as often as
-    it takes.
+    `documents`: an iterator is read once; other iterables, and callables that return a fresh iterator, every pass.
     """
 
     n_rows = None
@@ -121,7 +120,7 @@ def batch_of(records: Sequence[Record]) -> Batch:
 
 
 def joined(records: Iterable[Record], text_bytes: int) -> Iterator[Batch]:
-    """Records in batches that end with the document that makes them `text_bytes` large."""
+    """Records in batches that end with the document that reaches `text_bytes`."""
     held: list[Record] = []
     size = 0
     for record in records:
@@ -139,15 +138,15 @@ def _numbered(documents: Iterable[Any]) -> Iterator[Record]:
 
 
 def document_bytes(document: Any) -> int:
-    """Characters of a document, as Python shows it, and one more for whatever ends it."""
+    """Characters of a document, as Python shows it, and one for its end."""
     return len(str(document)) + 1
 
 
 def document_of(record: Fields, fields: Iterable[str | int], kind: Input) -> Any:
-    """One document of fields of a record; tokens of text are what blanks separate.
+    """One document from fields of a record; blanks separate the tokens of text. Raises MalformedTextError.
 
-    One field is the document itself, or its count. Of several, texts and lists of tokens follow each other, and counts
-    keep their fields' names; a count that is null is none. Raises MalformedTextError.
+    One field is the document itself, or its count. Of several, texts and lists of tokens are joined in order, and
+    counts keep their fields' names; null counts are left out.
     """
     values: dict[str, Any] = {}
     for field in fields:

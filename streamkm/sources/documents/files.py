@@ -1,4 +1,4 @@
-"""Documents in text files, plain or compressed: one a line, one a line of JSON, or one a record of CSV."""
+"""Documents in text files, plain or compressed: one in each line, line of JSON, or record of CSV."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _EVERYTHING = 1 << 62
 
 
 class TextFiles(HashedText):
-    """Documents of text files. Plain text is cut at byte ranges, of which each owns what starts in it.
+    """Documents of text files in the format `form`, one of `NAMES`. A byte range of plain text owns what starts in it.
 
-    `form`: of `NAMES`. `fields`: of JSON; columns of CSV by name, or by number from 0. `options`: `decode_error`,
-    `delimiter`, and `header`: whether the first record of every file of CSV names its columns. CSV is read once to
-    find places where records start, which are kept and pickled along. Places are bytes of the unpacked text. Raises
-    InvalidInputError if all files are empty, or the first documents have no `id_column`; SourceError.
+    `fields`: of JSON; columns of CSV by name, or by number from 0. `options`: `decode_error`, `delimiter`, and
+    `header`: whether the first record of every CSV file names its columns. CSV is read once to find places of records,
+    which are kept and pickled along. Places are bytes of the unpacked text. Raises InvalidInputError if all files are
+    empty, or the first documents have no `id_column`; SourceError.
     """
 
     n_rows = None
@@ -100,7 +100,7 @@ class TextFiles(HashedText):
                 yield part, start, stop, stop - start
 
     def _record_starts(self, part: int) -> NDArray[np.int64]:
-        """Places of records of CSV, a step or more apart, from the beginning of a file to its end."""
+        """Places of records of CSV, at least a step apart, from the beginning of a file to its end."""
         if part not in self._starts:
             size, starts = self.sizes[part], [0]
             for place, _, _ in self._records(part):
@@ -114,7 +114,6 @@ class TextFiles(HashedText):
         return batch_of(list(self._records(chunk.part, chunk.start, chunk.stop)))
 
     def batches(self, text_bytes: int) -> Iterator[Batch]:
-        """All documents in order; pieces may span files."""
         return joined(chain.from_iterable(map(self._records, range(len(self.paths)))), text_bytes)
 
     def _records(
@@ -126,7 +125,7 @@ class TextFiles(HashedText):
         watch: Watch | None = None,
         made: Callable[[Fields], Any] | None = None,
     ) -> Iterator[Record]:
-        """Yield (place, document, bytes of text) for records that start in a range of bytes; `made`: of its fields."""
+        """Yield (place, document, bytes of text) of records that start in a byte range; `made` maps their fields."""
         made = made or (lambda fields: document_of(fields, self.fields or fields, self.hashing.input))
         if watch is None and self._line_bound is not None:
             watch = partial(refuse_long, lambda byte: self.describe(part << PLACE_BITS | byte), *self._line_bound)
@@ -163,7 +162,7 @@ class TextFiles(HashedText):
                 yield position, _object(decoded(line, position, self.decode_error), position), end
 
     def _of_csv(self, reader: LineReader, names: Sequence[str]) -> Iterator[tuple[int, Fields, int]]:
-        """Yield what `_of_lines` does of records that Python's csv module finds; blank lines are left out."""
+        """Yield records of CSV in the form of `_of_lines`, by Python's csv module; blank lines are left out."""
         # long documents are longer than the module's limit, which is one for all of the process
         csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
         start: int | None = None
@@ -184,7 +183,7 @@ class TextFiles(HashedText):
             raise MalformedTextError(f"malformed CSV: {error}", start or 0) from None
 
     def sample(self) -> tuple[Batch, float | None]:
-        """Look at places all through plain lines, else at the beginning of some files; up to a long line each."""
+        """Look at places all through plain lines, else at the beginning of some files, each up to a long line."""
         if self.chunked and self.form != "csv":
             chunks = ChunkRuns.of(self.cuts(-(-max(self.n_bytes, SAMPLE_BYTES) // PROBES)))
             spread = [chunks[i] for i in np.unique(np.linspace(0, len(chunks) - 1, PROBES).astype(int)).tolist()]
@@ -202,7 +201,6 @@ class TextFiles(HashedText):
         return batch_of(found), self.n_bytes * unpacked
 
     def ids(self) -> Iterator[list[str | None]]:
-        """Yield the documents' ids: one pass over the text; see `RowSource.ids`."""
         if self.id_column is None:
             return super().ids()
         records = (self._records(part, made=self._id) for part in range(len(self.paths)))
@@ -213,12 +211,11 @@ class TextFiles(HashedText):
         return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     def describe(self, place: int) -> str:
-        """Say where a document is: ``x.jsonl, line 7 (byte 512)``; lines are counted from 1."""
         return describe_line(self.paths, place)
 
 
 def _lines(reader: LineReader) -> Iterator[tuple[int, bytes]]:
-    """Yield (position, line without its line feed) from where a reader is."""
+    """Yield (position, line without its line feed) from a reader's position on."""
     while True:
         try:
             loaded = reader.load()
@@ -246,10 +243,7 @@ def _object(text: str, position: int) -> Fields:
 
 
 def decoded(text: bytes, position: int, decode_error: str) -> str:
-    """UTF-8 at a byte of a file as text, without a byte order mark at its beginning.
-
-    Raises MalformedTextError naming the first byte that is wrong.
-    """
+    """UTF-8 at a byte of a file as text, without byte order mark. Raises MalformedTextError with the first bad byte."""
     try:
         found = text.decode("utf-8", decode_error)
         return found.removeprefix("\ufeff") if position == 0 else found

@@ -1,7 +1,4 @@
-"""Documents as sparse rows, by a `FeatureHashing`: the contract of their readers; and rows weighted by tf-idf.
-
-Hashing is stateless, so a chunk of documents becomes a chunk of rows by itself.
-"""
+"""Documents as sparse rows, by a stateless `FeatureHashing`: the contract of their readers, and weights by tf-idf."""
 
 from __future__ import annotations
 
@@ -32,9 +29,9 @@ LONG_DENSITY = 1.0  # decoded bytes of a row for each byte of text, where docume
 
 
 def _features_of_more(X: sp.csr_array, times: float) -> int:
-    """How many features occur in so many times as many documents: a power of their number, by Heaps' law.
+    """The number of features in `times` as many documents: a power of their number, by Heaps' law.
 
-    The power falls with the number of documents, so that of few of them says too many features rather than too few.
+    The power falls with the number of documents, so that an estimate from few is too high rather than too low.
     """
     n_half = len(np.unique(X.indices[: X.indptr[X.shape[0] // 2]]))
     n_whole = len(np.unique(X.indices))
@@ -71,10 +68,10 @@ class HashedText(RowSource):
 
     @abstractmethod
     def sample(self) -> tuple[Batch, float | None]:
-        """Look at a few documents: these, and the bytes of text in all if that is known. Bounded effort."""
+        """Look at a few documents; give these, and the total bytes of text if known. Bounded effort."""
 
     def cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
-        """Parts, starts, stops and bytes of text of chunks of about `text_bytes`."""
+        """Part, start, stop and bytes of text of chunks of about `text_bytes`."""
         raise NotImplementedError
 
     def batch(self, chunk: Chunk) -> Batch:
@@ -87,7 +84,7 @@ class HashedText(RowSource):
 
     @cached_property
     def _densities(self) -> tuple[float, int | None, int | None]:
-        """Decoded bytes of rows for each byte of text, rows in all, and features in all, from a few documents."""
+        """Decoded bytes for each byte of text, total rows and total features, estimated from a few documents."""
         batch, text_bytes = self.sample()
         if not batch.documents:  # long ones alone, of files
             return LONG_DENSITY, None if text_bytes is None else max(1, round(text_bytes / LONG_BYTES)), None
@@ -102,7 +99,6 @@ class HashedText(RowSource):
 
     @property
     def estimated_rows(self) -> int | None:
-        """Rows, exactly or from a look at a few documents; None for a stream."""
         return self._densities[1] if self.n_rows is None else self.n_rows
 
     @property
@@ -110,7 +106,7 @@ class HashedText(RowSource):
         return self._densities[2]
 
     def text_bytes(self, target_bytes: int) -> int:
-        """How much text becomes rows of `target_bytes`, about."""
+        """Approximate bytes of text that become rows of `target_bytes`."""
         if target_bytes < 1:
             raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
         return max(1, round(target_bytes / self._densities[0]))
@@ -136,13 +132,11 @@ class HashedText(RowSource):
         return map(self._rows, self.batches(self.text_bytes(target_bytes)))
 
     def with_line_limit(self, limit: LineLimit) -> RowSource:
-        """Bound the lines of files that documents are; see `RowSource.with_line_limit`."""
         bounded = copy(self) if self.files else self
         bounded._line_bound = limit, partial(_line_memory, hashing=self.hashing)
         return bounded
 
     def details(self) -> dict[str, str]:
-        """Say what the documents are and how they are hashed; see `RowSource.details`."""
         hashing = self.hashing
         return {**self._stored, "hashing": f"{hashing.input} to {hashing.n_features:,} features, norm {hashing.norm}"}
 
@@ -155,10 +149,7 @@ class HashedText(RowSource):
 
 
 def _line_memory(text: NDArray[np.uint8], hashing: FeatureHashing) -> int:
-    """Memory that a piece of a one-line document takes: its text, copied and decoded, and all its tokens at a time.
-
-    Measured, and rounded up: on a line of 55 MB of words the peak is three quarters of it.
-    """
+    """Memory for a piece of a one-line document, rounded up: its text, copied and decoded, and all its tokens."""
     n_bytes = len(text)
     low, high = hashing.ngram_range if hashing.input == "text" else (1, 1)
     in_words = _IN_WORDS[text]
@@ -168,7 +159,7 @@ def _line_memory(text: NDArray[np.uint8], hashing: FeatureHashing) -> int:
 
 
 def hashed_text(source: RowSource) -> HashedText | None:
-    """The documents that rows are hashed of; None for others."""
+    """The hashed documents behind rows; None for other rows."""
     while isinstance(source, CachedRows | PreparedRows | TfIdfRows):
         source = source.source
     return source if isinstance(source, HashedText) else None
@@ -177,7 +168,7 @@ def hashed_text(source: RowSource) -> HashedText | None:
 class TfIdfRows(WrappedSource):
     """Rows of another source, weighted as they are read; `tfidf` takes 12-16 bytes for each feature that occurs.
 
-    Raises InvalidInputError: dense rows. Raises InvalidParameterError: ``sublinear_tf`` for rows that hashing scales.
+    Raises InvalidInputError: dense rows; InvalidParameterError: ``sublinear_tf`` for rows that hashing scales.
     """
 
     def __init__(self, source: RowSource, tfidf: TfIdf) -> None:

@@ -1,4 +1,4 @@
-"""The reader that documents need: `open_texts`, which refuses options that the reader has no use for."""
+"""Choice of a reader for documents: `open_texts`, which refuses options that the reader does not take."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FORMATS = {  # and their options
 
 
 def open_texts(X: Any, field: Any, hashing: FeatureHashing, options: Mapping[str, Any]) -> HashedText:
-    """Open whatever has documents, with the `options` that were given; see `streamkm.open_documents`."""
+    """Open any kind of documents with the given `options`; see `streamkm.open_documents`."""
     if isinstance(X, str | os.PathLike):
         return _open_paths([X], field, hashing, {**options})
     if isinstance(X, list | tuple) and X and all(isinstance(item, Path) for item in X):
@@ -93,7 +93,7 @@ def _format_of(paths: Sequence[str], form: str) -> str:
 
 
 def document_format(path: str) -> str | None:
-    """What a suffix alone tells of documents: "jsonl", "csv" or "parquet"; "files" of a folder of .txt; else None."""
+    """The format of documents by suffix: "jsonl", "csv" or "parquet"; "files" for a folder of .txt; else None."""
     if is_folder(path):
         found = visible_files(path)
         return "files" if found and all(file.lower().endswith(".txt") for file in found) else None

@@ -1,4 +1,4 @@
-"""Documents whose storage says where each of them is: rows of Parquet files, and text files of one document each."""
+"""Documents whose storage tells their places: rows of Parquet files, and text files of one document each."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ _SAMPLE_ROWS = 256
 
 
 class ParquetDocuments(DocumentList):
-    """Documents of one or several columns. A row group is never split; only the columns asked for are read.
+    """Documents in one or several columns. Row groups are never split; only the needed columns are read.
 
-    `fields`: columns of strings, of lists of strings, or for counts of numbers, strings, structs or maps. `id_column`:
-    one that names documents. Raises MissingDependencyError; SourceError for files that are missing or no Parquet;
-    InvalidInputError where a column is missing, or there are no rows.
+    `fields`: columns of strings or lists of strings; for counts, of numbers, strings, structs or maps. Raises
+    MissingDependencyError; SourceError: missing or not Parquet; InvalidInputError: a missing column, or no rows.
     """
 
     in_process = False
@@ -89,7 +88,6 @@ class ParquetDocuments(DocumentList):
         return Batch(documents, row_places(chunk.start, chunk.stop), chunk.n_bytes)
 
     def ids(self) -> Iterator[list[str | None]]:
-        """Yield the documents' ids: one pass over that column; see `RowSource.ids`."""
         if self.id_column is None:
             yield from super().ids()
         for path in self.paths:
@@ -107,13 +105,12 @@ class ParquetDocuments(DocumentList):
         return Batch(documents, row_places(0, len(documents)), n_bytes), float(self._ends[-1])
 
     def describe(self, place: int) -> str:
-        """Say where a document is: ``row 7 of x.parquet``; rows are counted from 0."""
         parts = self._groups[:, 0]
         part = parts[np.searchsorted(self._begins, place, side="right") - 1]
         return f"row {place - self._begins[np.searchsorted(parts, part)]:,} of {self.paths[part]}"
 
     def _of_rows(self, table: Any, first: int) -> list[Any]:
-        """Documents of rows; `first`: the place of the first one."""
+        """Documents of rows; `first` is the place of the first one."""
         documents: list[Any] = []
         for record in table.to_pylist(maps_as_pydicts="lossy"):
             try:
@@ -134,10 +131,9 @@ def _parquet(path: str) -> Iterator[Any]:
 
 
 class WholeFiles(DocumentList):
-    """A document a file, in the order of their names; empty files are blank documents.
+    """Documents of one file each, in the order of their names; empty files are blank documents.
 
-    `paths`: files, and folders, which stand for the files in them. Raises SourceError: a file that
-    cannot be opened. Raises InvalidInputError: no file, or empty ones alone.
+    `paths`: files, and folders of them. Raises SourceError: an unreadable file; InvalidInputError: no file has text.
     """
 
     in_process = False
@@ -168,7 +164,7 @@ class WholeFiles(DocumentList):
         return document if self.hashing.input == "text" else document.split()
 
     def ids(self) -> Iterator[list[str | None]]:
-        """Yield paths below the folder that was given, or below the one that all files are in."""
+        """Yield paths relative to the given folder, or to the common folder of all files."""
         folders = [os.path.dirname(os.path.abspath(path)) for path in self.paths]
         folder = os.path.commonpath(folders) if self.files == self.paths else self.files[0]
         yield [os.path.relpath(path, folder).replace(os.sep, "/") for path in self.paths]

@@ -1,4 +1,1 @@
-"""Rows in the memory of this process: arrays, memory maps, frames, iterables.
-
-Nothing here opens a file.
-"""
+"""Rows in the memory of this process: arrays, memory maps, frames, iterables. Opens no files."""

@@ -1,7 +1,4 @@
-"""NumPy arrays, frames, memory maps and SciPy sparse matrices: rows that are in memory already, or mapped into it.
-
-Opens no file; NumPy's own file formats are in `numpy_files`.
-"""
+"""NumPy arrays, frames, memory maps and SciPy sparse matrices in memory. Opens no file (see `numpy_files`)."""
 
 from __future__ import annotations
 
@@ -46,11 +43,10 @@ logger = logging.getLogger(__name__)
 
 
 class ArraySource(ChunkedSource):
-    """Rows of an array in memory. Pickles with all of its values.
+    """Rows of an array (n, d) in memory, which is not copied; pickles with all values.
 
-    `X` (ndarray of shape (n, d)): not copied. Rows are given as C-contiguous arrays in native byte order: views where X
-    is that already. `name`, `form`: what messages call it, and what it is, for people. `feature_names`: names of the
-    columns. Raises InvalidInputError: not two-dimensional, empty, or not of real numbers.
+    Rows are C-contiguous arrays in native byte order: views if X is. `form` is a text for people. Raises
+    InvalidInputError: not two-dimensional, empty, or not of real numbers.
     """
 
     is_sparse = False
@@ -74,25 +70,21 @@ class ArraySource(ChunkedSource):
         self.n_bytes = self.resident_bytes = X.nbytes
 
     def details(self) -> dict[str, str]:
-        """Say what the array is; see `RowSource.details`."""
         return {"format": self._form}
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut at rows; see `ChunkedSource.chunks`. O(1)."""
         return cut_rows(self._X.shape[0], self._X.shape[1] * self.dtype.itemsize, 1, target_bytes)
 
     def read(self, chunk: Chunk) -> Rows:
-        """Read one chunk; see `ChunkedSource.read`."""
         rows = np.asarray(self._X[chunk.start : chunk.stop])
         return Rows(np.ascontiguousarray(rows, self.dtype), row_places(chunk.start, chunk.stop))
 
 
 class SparseSource(ChunkedSource):
-    """Rows of a SciPy sparse matrix in memory. Pickles with all of its values.
+    """Rows of a SciPy sparse matrix (n, d) in memory; pickles with all values.
 
-    `X` (sparse matrix or array of shape (n, d)): CSR is not copied; any other format is converted once, which takes as
-    much memory again. `name`, `form`: what messages call it, and what it is, for people. Raises InvalidInputError: not
-    two-dimensional, empty, or not of real numbers. By `read`: indices out of range.
+    CSR is not copied; any other format is converted once, which takes as much memory again. `form` is a text for
+    people. Raises InvalidInputError: not two-dimensional, empty, or not of real numbers; `read`: indices out of range.
     """
 
     is_sparse = True
@@ -124,7 +116,6 @@ class SparseSource(ChunkedSource):
             )
 
     def details(self) -> dict[str, str]:
-        """Say what the matrix is; see `RowSource.details`."""
         nnz = int(self._X.indptr[-1])
         return {
             "format": self._form,
@@ -133,7 +124,7 @@ class SparseSource(ChunkedSource):
         }
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut at rows by their stored bytes; O(chunks log n)."""
+        """Cut at rows by their stored bytes. O(chunks log n)."""
         return ChunkRuns.of(self._cuts(target_bytes))
 
     def _cuts(self, target_bytes: int) -> Iterator[tuple[int, int, int, int]]:
@@ -153,7 +144,6 @@ class SparseSource(ChunkedSource):
             start = stop
 
     def read(self, chunk: Chunk) -> Rows:
-        """Read one chunk; see `ChunkedSource.read`."""
         pointers = self._X.indptr[chunk.start : chunk.stop + 1]
         first, last = int(pointers[0]), int(pointers[-1])
         X = csr_rows(
@@ -168,13 +158,9 @@ class SparseSource(ChunkedSource):
 
 
 class MappedSource(ArraySource):
-    """Rows of an array that is mapped from a file, but are no block of it: some of its columns, every other row.
-
-    Pages that were read are given back, so that they do not stay in the process. See `ArraySource`.
-    """
+    """Rows of a non-contiguous view of a mapped file; pages that were read are released. See `ArraySource`."""
 
     def read(self, chunk: Chunk) -> Rows:
-        """Read one chunk, as a copy; see `ChunkedSource.read`."""
         values = self._X[chunk.start : chunk.stop]
         rows = Rows(np.array(values, self.dtype, order="C"), row_places(chunk.start, chunk.stop))
         root = _memory_map(self._X)
@@ -189,14 +175,11 @@ class MappedSource(ArraySource):
 
 
 def open_array(X: Any, *, name: str | None = None, dtype: str | None = None) -> ChunkedSource:
-    """Open an array, a frame, or whatever NumPy makes one of.
+    """Open an array, a frame, or any value that NumPy converts to an array; bfloat16 if `dtype` or the value says so.
 
-    Rows that a memory map shows, and views of it, are read from the file: mapped pages that were read would count as
-    the process's own. Maps whose changes stay in memory (mode "c") are arrays like any.
-
-    `name`: what messages call it. `dtype` ("bfloat16" or None): what 16-bit words, or values of two bytes without a
-    type, are; arrays and tensors of that type say so. Raises InvalidInputError: not two-dimensional, empty, or not of
-    real numbers. Raises InvalidParameterError: another `dtype`.
+    Memory maps, and views of them, are read from the file, as mapped pages would count as the process's own; maps whose
+    changes stay in memory (mode "c") are ordinary arrays. Raises InvalidInputError: not two-dimensional, empty, or not
+    of real numbers; InvalidParameterError: another `dtype`.
     """
     called = name or "array"
     check_said(dtype, name or "an array")
@@ -238,7 +221,7 @@ def open_frame(X: Any, **options: Any) -> ChunkedSource:
 
 
 def _open_frame(X: Any, name: str) -> ChunkedSource:
-    """Open a frame: its values as one array, CSR where it has sparse columns, else column by column as a table."""
+    """Open a frame as one array, as CSR if it has sparse columns, or column by column as a table."""
     form = f"{type(X).__module__.partition('.')[0]} {type(X).__name__} in memory"
     X, names = X if hasattr(X, "__array__") else frame_table(X, name), column_names(X)
     check_names_once(X.column_names if hasattr(X, "column_names") else X.columns, name)
@@ -254,7 +237,7 @@ def _open_frame(X: Any, name: str) -> ChunkedSource:
 
 
 def _memory_map(X: Any) -> np.memmap[Any, Any] | None:
-    """The memory map of a file that an array is, or shows a part of."""
+    """The memory map behind an array; None if there is none."""
     while isinstance(X, np.ndarray):
         if isinstance(X, np.memmap) and X.filename is not None and isinstance(X.base, mmap.mmap):
             return X
@@ -263,5 +246,5 @@ def _memory_map(X: Any) -> np.memmap[Any, Any] | None:
 
 
 def _address(X: NDArray[Any]) -> int:
-    """Of the first value."""
+    """Address of the first value."""
     return int(X.__array_interface__["data"][0])

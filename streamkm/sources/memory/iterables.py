@@ -1,6 +1,6 @@
-"""Chunks that a program makes: iterables, generators, and callables that start them anew.
+"""Chunks that a program makes: iterables, generators, and callables that restart them.
 
-Such chunks are checked against each other and brought to the size that was asked for.
+Chunks are checked against each other, and cut or joined to the wanted size.
 """
 
 from __future__ import annotations
@@ -28,24 +28,13 @@ MADE_COPIES = 3  # of a chunk, while a program makes it: itself, and values in f
 class IterableSource(RowSource):
     """Rows from chunks, dense or sparse but not both, that are made while they are read.
 
-    The first chunk is looked at when the source is made, for its type and width, and is kept for the first pass. Rows
-    are given as copies, so a buffer that they lie in may be filled again.
+    `chunks`: arrays (rows, d) or sparse matrices, or tuples or lists that begin with one, such as rows and labels. An
+    iterator is read once; any other iterable, and a callable that returns a fresh iterator, must give the same rows in
+    the same order every time. The first chunk gives type and width, and is kept for the first pass; `n_features` widens
+    sparse chunks. Rows are copies, so their buffers may be filled again.
 
-    Parameters
-    ----------
-    chunks : iterable or callable
-        Of arrays of shape (rows, d) or sparse matrices, or of tuples or lists that have one of these in front: rows and
-        their labels, say. An iterator is read once; any other iterable, and a callable that returns a fresh iterator,
-        as often as it takes, and must give the same rows in the same order.
-    n_features : int or None
-        Width of sparse chunks, where the first is not the widest; narrower ones are widened.
-    name : str
-
-    Raises
-    ------
-    InvalidInputError
-        No chunk at all, or one that is no matrix of real numbers; a data loader that shuffles. By `stream`, naming the
-        chunk: another width, another kind, a dtype that the first one's cannot hold; a second pass over an iterator.
+    Raises InvalidInputError: no chunk, no matrix of real numbers, a data loader that shuffles; by `stream`, naming the
+    chunk: another width or kind, a dtype that the first one's cannot hold, a second pass over an iterator.
     """
 
     n_rows = None
@@ -88,11 +77,9 @@ class IterableSource(RowSource):
         self._check(opened, 0)
 
     def details(self) -> dict[str, str]:
-        """Say where the rows come from; see `RowSource.details`."""
         return {"format": f"chunks of a program, {'made anew for every pass' if self.replayable else 'read once only'}"}
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
-        """Yield all rows in order, larger chunks cut and smaller ones joined; see `RowSource.stream`."""
         remedy = "make the same chunks for every pass, or pass a list of them"
         return self._passes.compared(self._merged_rows(target_bytes), self.name, remedy)
 
@@ -117,7 +104,7 @@ class IterableSource(RowSource):
         return iter(made)
 
     def _pieces(self, iterator: Iterator[Any], target_bytes: int) -> Iterator[tuple[Matrix, int]]:
-        """Yield copies of the chunks, cut where they are larger than `target_bytes`, and the bytes of each."""
+        """Yield copies of the chunks, cut if above `target_bytes`, and the bytes of each."""
         number = -1
         for values in iterator:  # not of enumerate, which holds what it gave last
             number += 1
@@ -137,7 +124,7 @@ class IterableSource(RowSource):
             del values, opened  # before the next one is made
 
     def _check(self, chunk: ChunkedSource, number: int) -> NDArray[np.int64] | None:
-        """Compare a chunk with the first one; gives the places of the first one's columns, if it has another order."""
+        """Compare a chunk with the first one; give the positions of the first one's columns if the order differs."""
         width, needed, kind = chunk.n_features or 0, self.n_features or 0, ("dense", "sparse")
         if chunk.is_sparse != self.is_sparse or width > needed or (width != needed and not self.is_sparse):
             remedy = "; pass n_features= as the width of the widest" if self.is_sparse else ""
@@ -155,7 +142,7 @@ class IterableSource(RowSource):
 
 
 def _rows_of(values: Any) -> Any:
-    """The rows of a chunk: of a tuple or list with a matrix in front, that matrix."""
+    """The rows of a chunk, which may be the first member of a tuple or list."""
     if isinstance(values, list | tuple) and values and len(getattr(values[0], "shape", ())) == 2:
         return values[0]
     return values

@@ -1,7 +1,6 @@
-"""Tables of a program: frames in memory, and streams of record batches, from lazy frames, datasets and relations.
+"""Tables of a program: frames in memory, and streams of record batches from lazy frames, datasets and relations.
 
-What they are, the Arrow protocol tells and what they offer, not their class. Lazy frames of polars and datasets of
-pyarrow are asked in words of their own. Imports pyarrow alone.
+Objects are recognized by the Arrow protocol, lazy frames of polars and datasets of pyarrow by their methods.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ _ONCE = 'write it to a file, pass what makes it, or give values of one-hot colum
 
 
 class MemoryTable(BatchTable, ChunkedSource):
-    """Rows of a frame in memory, of which each chunk is converted when it is read. Pickles with all of its values.
+    """Rows of a frame in memory, converted chunk by chunk when they are read; pickles with all values.
 
-    `name`: what messages call it. Raises InvalidInputError: no table, no rows, columns that are no features.
+    Raises InvalidInputError: no table, no rows, columns that cannot be features.
     """
 
     in_process = True
@@ -49,25 +48,23 @@ class MemoryTable(BatchTable, ChunkedSource):
         return iter(self._table.select(names).to_batches())
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut at rows; see `ChunkedSource.chunks`. O(1)."""
         return cut_rows(self.n_rows or 0, self._layout.row_bytes, 1, target_bytes)
 
     def read(self, chunk: Chunk) -> Rows:
-        """Read one chunk; see `ChunkedSource.read`."""
         return self._filled([self._table.slice(chunk.start, chunk.stop - chunk.start)], chunk.start, chunk.stop)
 
 
 class PassHash:
-    """A hash of the rows of the first whole pass, which all later ones are compared with.
+    """A hash of the rows of the first whole pass, with which all later passes are compared.
 
-    Floats count to 16 digits of their bits: sums that a database adds up in another order differ in the last ones.
+    Floats count to 16 digits of their bits: a database that adds up in another order changes the last ones.
     """
 
     def __init__(self) -> None:
         self._first: int | None = None
 
     def compared(self, rows: Iterator[Rows], name: str, remedy: str) -> Iterator[Rows]:
-        """Yield the rows of a pass. Raises InvalidInputError at its end, if they are others than those before."""
+        """Yield the rows of a pass. Raises InvalidInputError at its end if they differ from the first pass."""
         found = 0
         for each in rows:
             X = each.X
@@ -92,10 +89,9 @@ def _rounded(values: NDArray[Any]) -> NDArray[Any]:
 
 
 class BatchStream(BatchTable):
-    """Rows of record batches that come in order: of a lazy frame, a dataset, or anything with an Arrow stream.
+    """Rows of record batches in order: of a lazy frame, a dataset, or any object with an Arrow stream.
 
-    Raises InvalidInputError: no table, columns that are no features; by `stream`: a second pass over what can be read
-    once, no rows.
+    Raises InvalidInputError: no table, columns that cannot be features; by `stream`: no rows, a second pass.
     """
 
     in_process = True
@@ -140,7 +136,6 @@ class BatchStream(BatchTable):
             yield from (batch for batch in self._started(names) if batch.num_rows)
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
-        """Yield all rows in order, large batches cut; see `RowSource.stream`."""
         remedy = "sort it, keep its order (polars: group_by(..., maintain_order=True)), or collect it into memory first"
         return self._passes.compared(self._cut_batches(target_bytes), self.name, remedy)
 
@@ -156,9 +151,9 @@ class BatchStream(BatchTable):
 
 
 def open_stream(X: Any, **options: Any) -> RowSource:
-    """Open what gives record batches; datasets of plain Parquet files are read by their row groups.
+    """Open an object with record batches; datasets of plain Parquet files are read by row groups. See `open_source`.
 
-    See `open_source` for options. Raises InvalidInputError, InvalidParameterError, MissingDependencyError.
+    Raises InvalidInputError, InvalidParameterError, MissingDependencyError.
     """
     is_whole = getattr(X, "files", None) and not getattr(X, "_scan_options", None)
     is_local = is_whole and X.filesystem.type_name == "local" and X.format.default_extname == "parquet"

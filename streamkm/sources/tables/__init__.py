@@ -1,5 +1,4 @@
-"""Tables of numbers, read by pyarrow: CSV, Parquet, Arrow files, streams of record batches.
+"""Tables of numbers, read by pyarrow: CSV, Parquet, Arrow files, streams of record batches; not their documents.
 
-What a column becomes is said once, in `columns`; the other modules find rows and read them. Nothing here knows of
-documents, which the same files may hold.
+`columns` decides what a column becomes; the other modules find and read rows.
 """

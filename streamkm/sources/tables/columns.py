@@ -1,7 +1,4 @@
-"""Which columns of a table are features, and what their values become: the one place where that is decided.
-
-Knows Arrow's types and no file. A layout is a small picklable value.
-"""
+"""Decides which columns of a table are features, and what their values become. Knows Arrow's types, but no files."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ _COMMA, _DELIMITED = re.compile(r"[-+]?\d+,\d+$"), re.compile(r"[-.\d]+([;|\t ])
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """How rows are made of record batches."""
+    """The layout by which record batches become rows; a small picklable value."""
 
     columns: tuple[Column, ...]  # in the order of their features
     dtype: np.dtype[Any]  # of the rows
@@ -56,7 +53,7 @@ class TableSchema:
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
-        """None for a single column of vectors, and for columns without names."""
+        """Names of features; None for a single column of vectors, and for columns without names."""
         if not self.is_named or (len(self.columns) == 1 and self.columns[0].kind == "vector"):
             return None
         names: list[str] = []
@@ -78,9 +75,9 @@ class TableSchema:
         return entries * self.dtype.itemsize + (4 * entries + 12 if self.n_hashed else 0)
 
     def matrix(self, batches: Iterable[Any], n_rows: int, describe: Describe) -> Matrix:
-        """The rows of record batches or tables, which are `n_rows` together; `describe` names one for messages.
+        """The `n_rows` rows of record batches or tables; `describe` names a row for messages.
 
-        Raises InvalidInputError: a vector of another length, a category that is not known; names the row.
+        Raises InvalidInputError, naming the row: a vector of another length, an unknown category.
         """
         dense, first = np.empty((n_rows, self.n_features - self.n_hashed), self.dtype), 0
         hashed = [np.empty((2, 0), np.int32)]  # row and feature of each hashed category
@@ -108,10 +105,7 @@ class TableSchema:
 
 
 def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
-    """Names of the columns that are features, in their order.
-
-    Raises InvalidInputError: a column that is not there, or twice; none left.
-    """
+    """Names of the columns that are features, in order. Raises InvalidInputError: missing, repeated, or none left."""
     wanted = without(known, _index(known, options)) if options.columns is None else options.columns
     left_out = {*options.exclude, *([] if options.id_column is None else [options.id_column])}
     given = [*wanted, *left_out, *(options.categories if isinstance(options.categories, Mapping) else ())]
@@ -132,7 +126,7 @@ def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
 
 
 def check_file(known: Sequence[str], first: Sequence[str], options: TableOptions, name: str, first_name: str) -> None:
-    """Refuse a file without the columns of the first one, in whatever order. Raises InvalidInputError."""
+    """Refuse a file that lacks columns of the first one, in any order. Raises InvalidInputError."""
     index = {*_index(known, options), *_index(first, options)}
     if options.columns is None and {*known} - index != {*first} - index:
         check_same_columns(tuple(without(known, index)), tuple(without(first, index)), name, first_name)
@@ -140,12 +134,12 @@ def check_file(known: Sequence[str], first: Sequence[str], options: TableOptions
 
 
 def without(names: Iterable[str], others: Container[str]) -> list[str]:
-    """Those of the names that are none of the others."""
+    """The names that are not among the others."""
     return [name for name in names if name not in others]
 
 
 def with_keys(table: Any, names: Sequence[str], keys: Mapping[str, str | None]) -> Any:
-    """A table with a column of text for each of the names that is a key of its folders."""
+    """A table with a column of text for each name that is a key of its folders."""
     import pyarrow as pa
 
     for name in (name for name in names if name in keys):
@@ -158,7 +152,7 @@ def _index(known: Sequence[str], options: TableOptions) -> tuple[str, ...]:
 
 
 def _reasons(known: Sequence[str], options: TableOptions, chosen: Container[str]) -> str:
-    """Columns that are no features, and why."""
+    """Columns that cannot be features, and why."""
     why = dict.fromkeys(known, "not among columns=") if options.columns is not None else {}
     why |= dict.fromkeys(_index(known, options), "index") | dict.fromkeys(options.exclude, "exclude=")
     why |= {} if options.id_column is None else {options.id_column: "id_column="}
@@ -175,11 +169,11 @@ def lay_out(
     head: Callable[[list[str]], Any],
     named: bool = True,
 ) -> TableSchema:
-    """Decide what the chosen columns become; one-hot columns whose values were not given have no features yet.
+    """Decide what the chosen columns become; one-hot columns without given values have no features yet.
 
-    `known`: all columns. `fields`: types of the chosen ones, in their order. `head`: gives the first rows of some
-    columns as a pyarrow.Table: for lengths of lists, and values in messages. `named`: whether columns have names of
-    their own. Raises InvalidInputError: a column that is neither numbers nor, where that was asked for, categories.
+    `known`: all columns. `fields`: types of the chosen ones, in order. `head`: gives the first rows of some columns as
+    a pyarrow.Table, for lengths of lists and for messages. `named`: whether columns have real names. Raises
+    InvalidInputError: a column that is neither numbers nor, if that was asked for, categories.
     """
     if options.categories is HeadRead:
         raise HeadRead(known, head(list(fields)))
@@ -212,10 +206,7 @@ def lay_out(
 
 
 def one_hot(layout: TableSchema, values: Mapping[str, Iterable[str]]) -> TableSchema:
-    """The layout with one-hot columns for values that were found.
-
-    Raises InvalidInputError: more of them than one-hot columns are good for.
-    """
+    """The layout with one-hot columns for the values found. Raises InvalidInputError: too many values."""
     found = {name: tuple(sorted(texts)) for name, texts in values.items()}
     columns = tuple(
         replace(column, values=found[column.name], width=len(found[column.name])) if column.name in found else column

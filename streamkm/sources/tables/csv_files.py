@@ -1,7 +1,4 @@
-"""CSV files: plain ones in chunks; compressed ones, and those with line feeds in fields, in order.
-
-A chunk owns the records that start in its bytes, so nothing is scanned beforehand.
-"""
+"""CSV files: plain ones in chunks, which own the records that start in them; compressed or multi-line ones in order."""
 
 from __future__ import annotations
 
@@ -60,7 +57,7 @@ _LINE_FEED = 10
 
 
 class CsvFiles(RowSource, ABC):
-    """What plain and compressed CSV files share: headers, columns, words for errors."""
+    """Common part of plain and compressed CSV files: headers, columns, errors."""
 
     n_rows = None
     producer_bytes = WORKING_BYTES
@@ -98,7 +95,7 @@ class CsvFiles(RowSource, ABC):
             self._columns.append(found if named else names)
 
     def _lay_out(self) -> TableSchema:
-        """Tell columns and their types by the first rows, and by all rows where these do not tell."""
+        """Determine columns and their types from the first rows, and from all rows if necessary."""
         pa = pyarrow(self.name)
         has_rows = (piece for piece in self._pieces(_HEAD_BYTES) if len(self._format.records(piece[1][:-WINDOW])[0]))
         part, text, base = next(has_rows, (0, np.empty(0, np.uint8), 0))
@@ -131,10 +128,9 @@ class CsvFiles(RowSource, ABC):
         return one_hot(layout, found) if unknown_categories(layout, options) else layout
 
     def _look_through(self) -> dict[str, dict[str, None]]:
-        """Complete the types of columns by all rows where the first ones do not tell, and find values of categories.
+        """Complete types of columns by all rows, and find values of categories; columns of only nulls are numbers.
 
-        Columns of nothing but nulls are numbers. Where all text is a category, a column of values of several types is
-        text, and is read once more.
+        If all text is a category, a column with values of several types is text, and is read once more.
         """
         pa = pyarrow(self.name)
         options, types, text_type = self._options, self._types, pa.string()
@@ -197,7 +193,6 @@ class CsvFiles(RowSource, ABC):
         return self._located(part, byte, problem)
 
     def ids(self) -> Iterator[Any]:
-        """Yield what names rows, as text; see `RowSource.ids`."""
         if self.id_column is None:
             yield from super().ids()
             return
@@ -211,22 +206,19 @@ class CsvFiles(RowSource, ABC):
 
     @property
     def estimated_rows(self) -> int:
-        """Rows, roughly: by the head of the first file."""
         return max(1, round(self.n_bytes * self._used * self._rows_a_byte))
 
     def _text_of(self, target_bytes: int) -> int:
-        """Bytes of text that become rows of `target_bytes`, about; no more than twice as many."""
+        """Approximate bytes of text for rows of `target_bytes`, at most twice as many."""
         if target_bytes < 1:
             raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
         decoded = self._rows_a_byte * self._layout.row_bytes
         return max(1, round(min(target_bytes / max(decoded, 1e-9), 2 * target_bytes)))
 
     def describe(self, place: int) -> str:
-        """Say where a row is: ``x.csv, line 7 (byte 512)``. Lines are counted from 1, the header too."""
         return describe_line(self.paths, place)
 
     def details(self) -> dict[str, str]:
-        """Say what the text is; see `RowSource.details`."""
         files = f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""
         return {
             "format": f"CSV{files}",
@@ -239,7 +231,6 @@ class CsvTable(CsvFiles, ChunkedSource):
     """Rows of plain CSV files without line feeds in fields; see `CsvFiles`."""
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut the files at even bytes, without regard to lines; see `ChunkedSource.chunks`."""
         return ChunkRuns.of(self._cuts(self._text_of(target_bytes)))
 
     def _cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
@@ -251,7 +242,6 @@ class CsvTable(CsvFiles, ChunkedSource):
                 yield part, start, stop, int((stop - start) * decoded) + 1
 
     def read(self, chunk: Chunk) -> Rows:
-        """Read the records that start in a chunk; see `ChunkedSource.read`."""
         return self._parse(chunk.part, *self._lines(chunk.part, chunk.start, chunk.stop))
 
     def _pieces(self, text_bytes: int) -> Iterator[tuple[int, Text, int]]:
@@ -259,7 +249,7 @@ class CsvTable(CsvFiles, ChunkedSource):
             yield part, *self._lines(part, start, stop)
 
     def _lines(self, part: int, start: int, stop: int) -> tuple[Text, int]:
-        """Text of the lines that start in a stretch of a file, and the place of the first."""
+        """Text of the lines that start in a byte range of a file, and the place of the first."""
         # one byte back, for the line feed that tells whether the first byte starts a line
         base = max(start - 1, self._starts[part])
         text = bytearray(stop - base + _MORE_BYTES + WINDOW)  # so that it need not grow and be copied
@@ -283,7 +273,6 @@ class CsvStream(CsvFiles):
     """Rows of CSV files in order; see `CsvFiles`. Places count bytes after decompression."""
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
-        """Yield all rows in order; see `RowSource.stream`."""
         for part, text, base in self._pieces(min(self._text_of(target_bytes), _MOST_BYTES)):
             rows = self._parse(part, text, base)
             if len(rows.places):

@@ -1,7 +1,4 @@
-"""CSV text: how it is cut into records and fields, and its columns by pyarrow. Opens no file.
-
-Python's csv module finds the first record that pyarrow cannot read, for the message.
-"""
+"""CSV text: cut into records and fields, and into columns by pyarrow; Python's csv module finds bad records."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.arrow import one_chunk
 
 NULLS = ("", "NA", "N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "none", "?", "-")
-"""Fields that mean that a number is missing, unless the user says which."""
+"""Fields that mean a missing number, unless the user gives others."""
 
 _LINE_FEED, _RETURN, _QUOTE = 10, 13, 34
 OPEN_QUOTES = "the file is cut short, needs newlines_in_values=True, or has a quote in a field that is not doubled"
@@ -40,7 +37,7 @@ class MalformedCsvError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CsvFormat:
-    """How text is cut into fields."""
+    """The rules by which text is cut into fields."""
 
     delimiter: str = ","  # one ASCII character
     # whether the first record of a file names the columns; None: unless it holds numbers only
@@ -51,11 +48,11 @@ class CsvFormat:
 
     @property
     def number_nulls(self) -> tuple[str, ...]:
-        """Fields that mean that a number is missing."""
+        """Fields that mean a missing number."""
         return NULLS if self.null_values is None else ("", *self.null_values)
 
     def records(self, text: Text) -> tuple[Starts, int]:
-        """Starts of the records that end in a text that begins with one, and the end of the last; no empty lines."""
+        """Starts of the complete records of a text that begins with one, and the end of the last; no empty lines."""
         ends = np.flatnonzero(text == _LINE_FEED) + 1
         if self.newlines_in_values and (text == _QUOTE).any():
             marks = np.flatnonzero((text == _LINE_FEED) | (text == _QUOTE))
@@ -72,7 +69,7 @@ class CsvFormat:
         return begins[:-1][kept], int(begins[-1])
 
     def begin(self, head: bytes, name: str) -> tuple[tuple[str, ...], int, bool]:
-        """Names of a file's columns by its beginning, the byte of the first row, and whether names were there."""
+        """Column names from a file's beginning, the byte of the first row, and whether the file gives the names."""
         text = head.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n")
         at = len(head) - len(text)
         line = text[: text.find(b"\n") + 1 or None]
@@ -92,7 +89,7 @@ class CsvFormat:
     def table(
         self, text: Text, names: Sequence[str], types: Mapping[str, Any], wanted: Sequence[str]
     ) -> tuple[Any, Starts]:
-        """Columns of whole records by pyarrow, text as it stands, and their starts; other types are inferred.
+        """Columns of whole records by pyarrow, and their starts; types that are not given are inferred, text stays.
 
         Raises MalformedCsvError.
         """
@@ -164,7 +161,7 @@ def check_format(
 
 
 def kind_of(values: Any, *, days: str | None = None) -> Any:
-    """The type of all values that a column may hold beside those of the Arrow type that was inferred."""
+    """The type of all values that a column may hold besides those of its inferred Arrow type."""
     import pyarrow as pa
 
     kind = values.type
@@ -178,7 +175,7 @@ def kind_of(values: Any, *, days: str | None = None) -> Any:
 
 
 def joined_kind(old: Any, new: Any, *, is_mixed: bool) -> Any:
-    """The type of a column of values of two types: text if any may be, else the first; nulls have none."""
+    """The type of a column with values of two types: text if allowed, else the first; nulls have none."""
     import pyarrow as pa
 
     if new in (old, pa.null()):

@@ -1,7 +1,4 @@
-"""Parquet and Arrow IPC files (Feather version 2).
-
-Only the chosen columns are read: of Parquet page by page, of Arrow IPC a record batch at a time.
-"""
+"""Parquet and Arrow IPC files (Feather version 2); only chosen columns are read: by pages, or by record batches."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ class ParquetTable(RowGroupTable):
 
 @contextmanager
 def _parquet(path: str, where: str = "") -> Iterator[Any]:
-    """Give a pyarrow.parquet.ParquetFile: few large requests to servers, few bytes at a time of local files."""
+    """Give a pyarrow.parquet.ParquetFile with few large requests to servers, and small reads of local files."""
     is_remote = isinstance(path, Address)
     size = 0 if is_remote else _BUFFER_BYTES
     with guarded(path, "Parquet", where), readable(path) as opened:
@@ -51,7 +48,7 @@ def _parquet(path: str, where: str = "") -> Iterator[Any]:
 
 
 class ArrowTable(RowGroupTable):
-    """Rows of Arrow IPC files; see `RowGroupTable`. Record batches are read whole, but for columns left out."""
+    """Rows of Arrow IPC files; see `RowGroupTable`. Record batches are read whole, except columns left out."""
 
     form = "Arrow IPC"
     unit_names = "record batches"

@@ -1,7 +1,6 @@
-"""Tables of record batches, and those of files that say where their rows are: row groups, batches of Arrow files.
+"""Tables of record batches, and of files with units of known length: row groups, batches of Arrow files.
 
-Cuts many files of any sizes into chunks of like sizes, and fills a chunk from the pieces of storage that it is made of.
-How a piece is read, the module of its format knows.
+Cuts files of any sizes into chunks of similar sizes, and fills chunks from pieces that the format's module reads.
 """
 
 from __future__ import annotations
@@ -56,14 +55,14 @@ class BatchTable(RowSource):
         """Give the named columns of all rows, in order, as record batches or tables."""
 
     def _take_schema(self, schema: Any, options: TableOptions, first: Callable[[list[str]], Iterator[Any]]) -> None:
-        """Lay out the columns of an Arrow schema; `first` gives the first batch, of some columns at least."""
+        """Lay out the columns of an Arrow schema; `first` gives the first batch, with at least some columns."""
         options = replace(options, index=index_of(schema.names, schema))
         fields = {column: schema.field(column).type for column in choose(schema.names, options, self.name)}
         layout = lay_out(schema.names, fields, options, self.name, lambda names: head_of(first(names), names))
         self._take(layout, options)
 
     def _take(self, layout: TableSchema, options: TableOptions) -> None:
-        """Read rows as a layout says, after a pass for the values of columns of text where it needs one."""
+        """Set the layout, after a pass for the values of text columns if it needs one."""
         if self.n_rows == 0:
             raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
         self._layout, self.id_column = layout, options.id_column
@@ -79,24 +78,22 @@ class BatchTable(RowSource):
         take_layout(self, self._layout)
 
     def _filled(self, batches: Iterable[Any], start: int, stop: int) -> Rows:
-        """Rows start..stop-1, of batches that hold these alone."""
+        """Rows start..stop-1, from batches that hold only these."""
         X = self._layout.matrix(batches, stop - start, lambda row: self.describe(start + row))
         return Rows(X, row_places(start, stop))
 
     def ids(self) -> Iterator[Any]:
-        """Yield what names rows; see `RowSource.ids`."""
         if self.id_column is None:
             yield from super().ids()
         for batch in self._columns([name := str(self.id_column)]):
             yield pyarrow(self.name).chunked_array([one_chunk(batch.column(name))])
 
     def details(self) -> dict[str, str]:
-        """Say what the table is; see `RowSource.details`."""
         return {"format": self.form, **self._stored, **columns_text(self._layout)}
 
 
 class PiecesInTurn:
-    """Pieces of large units, each read where the one in front of it ended. Thread-safe; pickles empty."""
+    """Pieces of large units, each read from the end of the one before. Thread-safe; pickles empty."""
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
@@ -108,7 +105,7 @@ class PiecesInTurn:
         return PiecesInTurn, ()
 
     def take(self, piece: range, unit: range, batches: Iterator[Any]) -> list[Any]:
-        """Take rows of a unit; waits while other threads come to the rows in front. `batches`: all of the unit."""
+        """Take rows of a unit, after other threads took those before; `batches` gives all of the unit."""
         taken: list[Any] = []
         with self._turn:
             seen = -1
@@ -133,11 +130,10 @@ class PiecesInTurn:
 
 
 class RowGroupTable(BatchTable, ChunkedSource):
-    """Rows of files that are stored in units of known length; places are numbers of rows, through all files.
+    """Rows of files with units of known length, in the order of `paths`; places number the rows of all files.
 
-    `paths`: in the order in which their rows count. Raises SourceError, SourceNotFoundError, MissingDependencyError: a
-    file that is missing, damaged or of another format; no pyarrow. Raises InvalidInputError: no rows; columns that are
-    no features, or not the same in all files.
+    Raises SourceError, SourceNotFoundError, MissingDependencyError: a file is missing, damaged or of another format; no
+    pyarrow. Raises InvalidInputError: no rows; columns that cannot be features, or differ between files.
     """
 
     unit_names: str
@@ -171,10 +167,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
 
     @abstractmethod
     def _look(self, path: str) -> tuple[Any, list[str], list[int]]:
-        """The schema of a file, the names of its columns, and the rows of each unit.
-
-        A damaged file may have names of bytes that are no UTF-8.
-        """
+        """The schema of a file, its column names (in damaged files perhaps no UTF-8), and the rows of each unit."""
 
     @abstractmethod
     def _batches(self, part: int, units: list[int], names: list[str]) -> Iterator[Any]:
@@ -220,12 +213,12 @@ class RowGroupTable(BatchTable, ChunkedSource):
         return replace(layouts[0], dtype=np.result_type(*(layout.dtype for layout in layouts)))
 
     def _head(self, part: int, names: list[str]) -> Any:
-        """The first rows from the begin of a file on, of one file."""
+        """The first rows at or after the beginning of a file, all from one file."""
         start = int(self._firsts[part])
         return head_of(self._rows(start, min(self.n_rows, start + HEAD_ROWS), names), names)
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Join units that are small, through the ends of files, and cut large ones where they can be; O(chunks)."""
+        """Join small units, across files, and cut large ones if possible. O(chunks)."""
         row_bytes = self._layout.row_bytes
         most = max(1, target_bytes // row_bytes)
         check_count(-(-self.n_rows // most), self.n_rows, target_bytes)
@@ -239,7 +232,6 @@ class RowGroupTable(BatchTable, ChunkedSource):
         return ChunkRuns.of((0, start, stop, (stop - start) * row_bytes) for start, stop in pairwise(cuts))
 
     def read(self, chunk: Chunk) -> Rows:
-        """Read one chunk; see `ChunkedSource.read`."""
         start, stop, names = chunk.start, chunk.stop, self._layout.names
         number = int(np.searchsorted(self._begins, start, side="right"))
         unit = range(*self._begins[number - 1 : number + 1].tolist())
@@ -251,13 +243,12 @@ class RowGroupTable(BatchTable, ChunkedSource):
         return rows
 
     def describe(self, place: int) -> str:
-        """Say where a row is: ``row 7 of x.parquet``, by its number in the file."""
         part = int(np.searchsorted(self._firsts, place, side="right")) - 1
         return f"row {place - int(self._firsts[part]):,} of {self.paths[part]}"
 
 
 def sliced(batches: Iterable[Any], skip: int, n_rows: int, path: str) -> Iterator[Any]:
-    """Some rows of batches that follow each other. Raises SourceError: fewer."""
+    """Some rows of consecutive batches. Raises SourceError: there are fewer."""
     for batch in batches:
         first, stop = min(skip, batch.num_rows), min(skip + n_rows, batch.num_rows)
         skip, n_rows = skip - first, n_rows - (stop - first)
@@ -269,7 +260,7 @@ def sliced(batches: Iterable[Any], skip: int, n_rows: int, path: str) -> Iterato
 
 
 def head_of(batches: Iterator[Any], names: list[str]) -> Any:
-    """The first rows of the first batch, of the named columns; no rows where there is no batch."""
+    """The first rows of the first batch, in the named columns; no rows without a batch."""
     import pyarrow as pa
 
     batch = next(batches, None)
@@ -277,21 +268,21 @@ def head_of(batches: Iterator[Any], names: list[str]) -> Any:
 
 
 def gather_values(found: dict[str, dict[str, None]], batch: Any) -> bool:
-    """Add the values of a batch's columns of text to those that were found; whether more can be taken."""
+    """Add the values of a batch's text columns to those found; give whether there is room for more."""
     for name, values in found.items():
         values.update(dict.fromkeys(encoded(one_chunk(batch.column(name)))[1]))
     return all(len(values) <= MOST_VALUES for values in found.values())
 
 
 def take_layout(source: RowSource, layout: TableSchema) -> None:
-    """Say of a source what its layout says."""
+    """Set a source's attributes by its layout."""
     source.n_features, source.dtype, source.is_sparse = layout.n_features, layout.dtype, layout.n_hashed > 0
     source.feature_names, source.made_with = layout.feature_names, described_table(layout)
     source.has_long_integers = any(column.dtype in (np.int64, np.uint64) for column in layout.columns)
 
 
 def columns_text(layout: TableSchema) -> dict[str, str]:
-    """For people: how many columns of which kind become features."""
+    """The number of columns of each kind that become features, for people."""
     kinds = [("number", "numbers"), ("date", "dates"), ("vector", "vectors"), ("category", "categories")]
     counts = [(sum(column.kind == kind for column in layout.columns), word) for kind, word in kinds]
     text = {"columns": ", ".join(f"{count:,} of {word}" for count, word in counts if count)}
