@@ -1,6 +1,7 @@
-"""Compiled loops: arrays come in, arrays go out, and callers validate. Packages are named for the layer they serve.
+"""Compiled loops: arrays in, arrays out; callers validate.
 
-`intrinsics` has the parts of other kernels, and `compiling` compiles them. Nothing here knows sources or threads.
+A package is named for the layer it serves; `intrinsics` has the parts of other kernels, `compiling` compiles them.
+Nothing here knows sources or threads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How kernels are compiled: once for all processes that share a cache on disk, and told.
+"""Compilation of kernels: once for all processes that share a cache on disk, with messages and timings.
 
 Numba compiles a function when it is first called with arguments of some types. Imports numba, `core` and the standard
 library only.
@@ -40,7 +40,7 @@ logger = logging.getLogger("streamkm.kernels")
 _NO_LOCKS = (AttributeError, OSError, ValueError)  # Windows, such a file system, and where there is no folder
 SAID = "compiling kernels, once per installation; streamkm warm compiles them beforehand"
 _BESIDE_COMPILING = ("typeof_pyval", "_compilation_chain_init_hook")
-"""Methods of dispatchers that read or fill the table of types, which a thread that compiles fills, too."""
+"""Dispatcher methods that touch the type table, which a compiling thread fills too."""
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -49,8 +49,7 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     Parameters
     ----------
     function : callable
-    **options
-        Of `numba.njit`, such as `fastmath`.
+    **options : of `numba.njit`, such as `fastmath`
 
     Returns
     -------
@@ -71,12 +70,12 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def inner_kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """As `kernel`, of a function that only kernels call: without a wrapper for Python, a quarter of a short one."""
+    """Compile a function that only kernels call, without the wrapper for Python, a quarter of a short kernel."""
     return kernel(function, no_cpython_wrapper=True, **options)
 
 
 def compile_elsewhere(needed: Any) -> None:
-    """Have another process compile what fits call, as that takes memory, if the cache on disk lacks a kernel."""
+    """Compile what fits call in another process, as that takes memory, if the cache on disk lacks a kernel."""
     is_interpreter = sys.executable and not hasattr(sys, "frozen")
     if nb.config.DISABLE_JIT or not is_interpreter or needed._cache._cache_file._load_index():
         return
@@ -99,7 +98,7 @@ class _Cache(FunctionCache):
             super().__init__(function)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """As `FunctionCache.load_overload`, which would also refresh the context."""
+        """Load as `FunctionCache.load_overload` does, without its refresh of the context."""
         rtsys.initialize(target_context)
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
@@ -107,7 +106,7 @@ class _Cache(FunctionCache):
 
 
 def _use_temporary_folder() -> None:
-    """Have this process and those that it starts cache kernels in a folder of their own: a cache is executed."""
+    """Cache kernels of this process and its children in a folder of their own: cached code is executed."""
     try:
         folder = tempfile.mkdtemp(prefix="streamkm-kernels-")
     except OSError as reason:
@@ -141,7 +140,7 @@ def _compile_alone(dispatcher: Any, signature: Any) -> Any:
 
 @contextmanager
 def _locked(dispatcher: Any) -> Iterator[None]:
-    """Hold the lock of a function among all processes that use its cache, where the file system has locks."""
+    """Hold a function's lock among all processes that use its cache, where the file system has locks."""
     name = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__qualname__}"
     file, byte = _lock_file(dispatcher.stats.cache_path), zlib.crc32(name.encode())
     with suppress(*_NO_LOCKS):
@@ -155,7 +154,7 @@ def _locked(dispatcher: Any) -> Iterator[None]:
 
 @cache
 def _lock_file(folder: str) -> int:
-    """The file whose bytes are the locks of a cache; stays open, because closing it would give all of them up."""
+    """Open the file whose bytes are the locks of a cache; it stays open, as closing it drops all locks."""
     with suppress(OSError):
         os.makedirs(folder, exist_ok=True)
         return os.open(os.path.join(folder, "kernels.lock"), os.O_RDWR | os.O_CREAT, 0o644)
@@ -163,20 +162,20 @@ def _lock_file(folder: str) -> int:
 
 
 class _Compilation(event.Listener):
-    """Says, times and counts what is compiled because the cache does not hold it; numba's lock is held."""
+    """Listener that logs, times and counts compilations that the cache lacks; numba's lock is held."""
 
     def __init__(self) -> None:
         self._started: list[float] = []
 
     def on_start(self, event: Any) -> None:
-        """Called where numba begins to compile a function."""
+        """Note when numba begins to compile a function."""
         ours = event.data["dispatcher"].py_func.__module__.startswith("streamkm.kernels")
         if ours and not self._started and not COMPILING.done:
             Progress.latest.say(SAID)
         self._started.append(time.perf_counter() if ours or self._started else math.inf)
 
     def on_end(self, event: Any) -> None:
-        """Called where it has ended, by an error too."""
+        """Log when numba has finished, by an error too."""
         started = self._started.pop()
         if not self._started and started < math.inf:
             COMPILING.seconds += time.perf_counter() - started

@@ -1,7 +1,4 @@
-"""Centers laid out as a table for products, and sparse rows moved as it wants them.
-
-numba only; arrays in, arrays out; the caller validates.
-"""
+"""Centers laid out as a table for products, and sparse rows moved to match."""
 
 from __future__ import annotations
 
@@ -18,25 +15,20 @@ LAID_OUT = 64
 
 @kernel(fastmath=FUSED)
 def lay_out(centers, shift, moved, scale, first, table, bias):
-    """Fill some columns of a table of centers, and their bias, in one pass over the centers.
+    """Fill some columns of a table of centers, and their bias, in one pass over the centers. O(k * m).
 
     The readable form is ``table[:, :k] = -2 * scale * (centers - shift).T``, ``table[:, k:] = -2 * scale * shift`` and
-    ``bias[:k] = scale^2 * (sum((centers - shift)^2, axis=1) + 2 * (centers - shift) @ (shift - moved))``. O(k * m).
+    ``bias[:k] = scale^2 * (sum((centers - shift)^2, axis=1) + 2 * (centers - shift) @ (shift - moved))``.
 
     Parameters
     ----------
     centers : float64 (k, m), C-contiguous
     shift : float64 (m,)
-    moved : float64 (m,)
-        What rows will be less by.
-    scale : float64
-        A power of two that rows will be multiplied with.
-    first : int64
-        Center of the table's first column.
-    table : float32 or float64 (m, width)
-        Written.
-    bias : float64 (k,)
-        Written for the table's columns.
+    moved : float64 (m,); offset that rows will be reduced by
+    scale : float64; a power of two that rows will be multiplied with
+    first : int64; center of the table's first column
+    table : float32 or float64 (m, width); written
+    bias : float64 (k,); written for the table's columns
     """
     n_clusters, n_components = min(centers.shape[0], first + table.shape[1]), centers.shape[1]
     offsets, left = unfilled(LAID_OUT, np.float64), unfilled(LAID_OUT, np.float64)
@@ -59,16 +51,14 @@ def lay_out(centers, shift, moved, scale, first, table, bias):
 
 @kernel
 def count_moved(indptr, indices, places, n_columns, out):
-    """Where CSR rows start that store all of some columns.
+    """Find the starts of CSR rows once each row stores all of some columns.
 
     Parameters
     ----------
     indptr, indices : int32 or int64
-    places : int32 (m,)
-        Of each feature among the columns; -1 for others.
+    places : int32 (m,); place of each feature among the columns; -1 for others
     n_columns : int64
-    out : int64 (n + 1,)
-        Written.
+    out : int64 (n + 1,); written
     """
     out[0] = 0
     for i in range(indptr.shape[0] - 1):
@@ -84,16 +74,13 @@ def move_csr(indptr, indices, data, places, columns, offsets, scale, out_indptr,
 
     Parameters
     ----------
-    indptr, indices, places
-        As of `count_moved`.
+    indptr, indices, places : as of `count_moved`
     data : float32 or float64 (nnz,)
     columns : int64 (u,)
     offsets : float64 (u,)
     scale : float64
-    out_indptr : int64 (n + 1,)
-        As `count_moved` gives it.
-    out_indices, out_data
-        Written.
+    out_indptr : int64 (n + 1,); as `count_moved` gives it
+    out_indices, out_data : written
     """
     values = unfilled(columns.shape[0], np.float64)
     for i in range(indptr.shape[0] - 1):

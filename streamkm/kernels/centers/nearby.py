@@ -1,7 +1,4 @@
-"""Nearest centers among those near a row's last one, and what tells which are: groups of centers, and lists for each.
-
-numba only; arrays in, arrays out; the caller validates.
-"""
+"""Nearest centers among those near a row's last one; groups of centers and their candidate lists."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from streamkm.kernels.intrinsics.products import BLOCK_ROWS, load_block, panel_s
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 
 POWER_STEPS = 3
-"""That a principal direction is found by, about, on so many points at least, where there are as many:"""
+"""Steps of power iteration for a principal direction, on at least so many points, if there are as many:"""
 DIRECTION_POINTS = 256
 
 
@@ -25,10 +22,8 @@ def lay_out_list(columns, few, n_padded, table):
     ----------
     columns : float32 or float64 (k, m), C-contiguous
     few : int32 (l,)
-    n_padded : int64
-        l, filled up to whole lines.
-    table : same dtype (m * n_padded,)
-        Written, in panels.
+    n_padded : int64; l, filled up to whole lines
+    table : same dtype (m * n_padded,); written, in panels
     """
     n_features, first = columns.shape[1], 0
     while first < n_padded:
@@ -45,7 +40,7 @@ def lay_out_list(columns, few, n_padded, table):
 
 @kernel
 def lay_out_lists(columns, candidates, n_padded, tables):
-    """As `lay_out_list`, for every group (g, m * n_padded)."""
+    """Lay out the columns of every group as `lay_out_list` does, in tables (g, m * n_padded)."""
     for g in range(candidates.shape[0]):
         lay_out_list(columns, candidates[g], n_padded, tables[g])
 
@@ -57,23 +52,17 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, tab
     Parameters
     ----------
     X : float32 or float64 (n, m)
-    order, starts : int64 (n,), (g + 1,)
-        Rows, group by group, and where each starts.
-    shift, scale
-        As of `nearest.nearest_dense`.
-    columns : float32 or float64 (k, m), C-contiguous
-        Of the table of centers.
+    order, starts : int64 (n,), (g + 1,); rows, group by group, and where each starts
+    shift, scale : as of `nearest.nearest_dense`
+    columns : float32 or float64 (k, m), C-contiguous; of the table of centers
     bias : same dtype (at least k,)
-    candidates : int32 (g, l)
-        Centers that rows of each group are compared with, ascending.
-    tables : same dtype (g, m * p) or (0, 0)
-        As `lay_out_list` gives them; none: each is laid out when rows come.
+    candidates : int32 (g, l); centers that rows of each group are compared with, ascending
+    tables : same dtype (g, m * p) or (0, 0); as `lay_out_list` gives them; none: each is laid out when rows come
     room : tuple of arrays
         Dtype of the columns, written: rows (BLOCK_ROWS, m), a table (m * p,) of the candidates, padded to whole lines,
         their bias (p,), infinite where padded, and totals and a state, as of `nearest.search_room`.
     labels : int32 (n,)
-    scores, seconds : dtype of the columns (n,)
-        Written.
+    scores, seconds : dtype of the columns (n,); written
     """
     block, own_table, few_bias, totals, state = room
     n_features, wanted, n_padded = X.shape[1], candidates.shape[1], few_bias.shape[0]
@@ -102,20 +91,17 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, tab
 
 @kernel
 def balanced_groups(points, n_groups, order, starts):
-    """Cut points into groups of equal size, near each other: halves, again and again, across the widest direction.
+    """Cut points into groups of equal size, near each other. O(k * m * log(g)).
 
-    It is the principal one, about: what a few steps leave of the offset of the point farthest from the mean.
-    O(k * m * log(g)).
+    Each part is halved across its principal direction, found by a few power iterations on the offset of the point
+    farthest from the mean.
 
     Parameters
     ----------
     points : float64 (k, m), C-contiguous
-    n_groups : int64
-        At most k.
-    order : int64 (k,)
-        Written: points, group by group.
-    starts : int64 (n_groups + 1,)
-        Written: where each starts.
+    n_groups : int64; at most k
+    order : int64 (k,); written: points, group by group
+    starts : int64 (n_groups + 1,); written: where each starts
     """
     n_features = points.shape[1]
     mean, direction, ahead = np.empty(n_features), np.empty(n_features), np.empty(n_features)
@@ -158,7 +144,7 @@ def balanced_groups(points, n_groups, order, starts):
 
 @kernel
 def _farthest(points, order, first, last, point):
-    """The point farthest from a place; the first of equal ones."""
+    """Find the point farthest from a place; the first of equal ones."""
     farthest, highest = order[first], -1.0
     for q in range(first, last):
         d2 = squared_distance(points, order[q] * points.shape[1], point, 0, points.shape[1])
@@ -169,16 +155,14 @@ def _farthest(points, order, first, last, point):
 
 @kernel
 def lowest_set(scores, limits, n_columns, out):
-    """Columns of the lowest scores of each row, ascending; of equal ones at the end the first.
+    """Find the columns of each row's lowest scores, ascending; the last tie goes to the first column.
 
     Parameters
     ----------
     scores : float32 or float64 (n, at least n_columns)
-    limits : float32 or float64 (n,)
-        The highest score of those that are wanted.
+    limits : float32 or float64 (n,); the highest score of those that are wanted
     n_columns : int64
-    out : int32 (n, l)
-        Written; l is at most n_columns.
+    out : int32 (n, l); written; l is at most n_columns
     """
     wanted = out.shape[1]
     for i in range(scores.shape[0]):

@@ -1,7 +1,7 @@
 """The nearest centers of a piece of rows, and how certain that is.
 
-Centers come as a table of shape (m, k), in tiles if it is larger than the caches. Scores leave out what all centers of
-a row share. Every sum runs in a fixed order. numba only; arrays in, arrays out; the caller validates.
+Centers are a table (m, k), in tiles if it exceeds the caches. Scores omit terms that all centers of a row share. Every
+sum runs in a fixed order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamkm.kernels.intrinsics.products import BLOCK_ROWS, load_block, multipl
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 
 ROUNDINGS = 5
-"""Of a score, beside one for each product: of a row's entry, of the table's, of the bias, and of two sums."""
+"""Roundings of a score beside one a product: the row's entry, the table's, the bias, and two sums."""
 
 
 @kernel(fastmath=FUSED)
@@ -37,23 +37,16 @@ def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack
     ----------
     indptr, indices : int32 or int64
     data : same dtype as table (nnz,)
-    d2norms : float64 (n,) or (0,)
-        Squared norms of the rows; empty: no row is checked, none is doubtful.
+    d2norms : float64 (n,) or (0,); squared norms of the rows; empty: no row is checked, none is doubtful
     table : float32 or float64 (m * p,)
         ``-2 * centers.T``, padded from k to p columns, a multiple of `lanes.LANES`; laid out in tiles of `width`
         columns, one (m, width) after the other, the last of what is left.
-    width : int
-        A multiple of `lanes.LANES`, at most p.
-    bias : same dtype (p,)
-        Squared norms of the centers, infinite where padded.
-    slope, slack : float64
-        A score is wrong by at most ``(entries + ROUNDINGS) * slope * |x| + slack`` of its row.
-    labels : int32 (n,)
-        Written.
-    scores, seconds : same dtype as table (n,)
-        Written: the scores of the nearest and the second nearest center.
-    doubtful : bool (n,)
-        Written: whether the second may be nearer in truth.
+    width : int; a multiple of `lanes.LANES`, at most p
+    bias : same dtype (p,); squared norms of the centers, infinite where padded
+    slope, slack : float64; a score is wrong by at most ``(entries + ROUNDINGS) * slope * |x| + slack`` of its row
+    labels : int32 (n,); written
+    scores, seconds : same dtype as table (n,); written: the scores of the nearest and the second nearest center
+    doubtful : bool (n,); written: whether the second may be nearer in truth
     """
     n_columns, lanes = bias.shape[0], vector_lanes(table)
     state = unfilled((1, lanes), table.dtype), unfilled((1, lanes), table.dtype), unfilled((1, lanes), np.int32)
@@ -94,23 +87,16 @@ def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, room, 
 
     Parameters
     ----------
-    X : dtype of the table (n, m), C-contiguous; m at most `WIDE`
-        Read where it is, unless rows are moved or scaled.
-    shift : float64 (m,) or (0,)
-        Empty: none.
-    scale : float64
-        A power of two.
-    table : float32 or float64 (m * p,)
-        As of `nearest_csr`, in the panels of `products`.
+    X : dtype of the table (n, m), C-contiguous; m at most `WIDE`; copied only if rows are moved or scaled
+    shift : float64 (m,) or (0,); empty: none
+    scale : float64; a power of two
+    table : float32 or float64 (m * p,); as of `nearest_csr`, in the panels of `products`
     bias : same dtype (p,)
-    n_clusters : int64
-        Columns that are not padded.
+    n_clusters : int64; columns that are not padded
     slope, slack : float64
         A score is wrong by at most ``slope * |x| + slack`` of its row, moved and scaled; below 0: no row is checked.
-    room : tuple of arrays
-        As `search_room` gives them; written.
-    labels, scores, seconds, doubtful
-        As of `nearest_csr`; written.
+    room : tuple of arrays; as `search_room` gives them; written
+    labels, scores, seconds, doubtful : as of `nearest_csr`; written
     """
     block, totals, state = room
     direct = shift.shape[0] == 0 and scale == 1.0
@@ -130,17 +116,15 @@ def load_rows(X, shift, scale, out):
 
     Parameters
     ----------
-    X, shift, scale
-        As of `nearest_dense`; X of any width.
-    out : dtype of the table (n, m)
-        Written.
+    X, shift, scale : as of `nearest_dense`; X of any width
+    out : dtype of the table (n, m); written
     """
     load_block(X, 0, X.shape[0], 0, X.shape[1], shift, scale, out)
 
 
 @kernel
 def nearest_converted(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
-    """As `nearest_dense`, of rows of another dtype: they are turned to the table's block by block."""
+    """Find nearest centers as `nearest_dense`, but of rows of another dtype, converted block by block."""
     block, totals, state = room
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
@@ -151,7 +135,7 @@ def nearest_converted(X, shift, scale, table, bias, n_clusters, slope, slack, ro
 
 @kernel
 def nearest_wide(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
-    """As `nearest_dense`, of rows of any width and of float32 or float64, a piece of their features at a time."""
+    """Find nearest centers as `nearest_dense`, but of float rows of any width, a piece of their features at a time."""
     block, totals, state = room
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
@@ -166,7 +150,7 @@ def nearest_wide(X, shift, scale, table, bias, n_clusters, slope, slack, room, l
 
 
 def search_room(table: Any, n_features: int, n_clusters: int) -> tuple[Any, ...]:
-    """Room for the search of dense rows: `block_room`, and the best scores, the second best, and where the best are."""
+    """Room for a search of dense rows: `block_room`, then lowest scores, second lowest and their columns."""
     shape, dtypes = (BLOCK_ROWS, vector_lanes(table)), (table.dtype, table.dtype, np.int32)
     return (*products.block_room(table, n_features, n_clusters), tuple(aligned_empty(shape, dtype) for dtype in dtypes))
 
@@ -177,21 +161,14 @@ def search_block(rows, start, n_rows, table, bias, n_clusters, totals, state, fi
 
     Parameters
     ----------
-    rows, start, n_rows
-        As of `multiply_panel`.
-    table : same dtype (m * p,)
-        Centers in panels.
-    bias : same dtype (p,)
-        What is added to the products of a center.
+    rows, start, n_rows : as of `multiply_panel`
+    table : same dtype (m * p,); centers in panels
+    bias : same dtype (p,); added to the products of a center
     n_clusters : int64
-    totals : same dtype (BLOCK_ROWS, columns of a panel)
-        Overwritten.
-    state
-        As of `lower`; written.
-    first : int64
-        Where in the arrays to come the rows begin.
-    labels, scores, seconds
-        As of `nearest_csr`; written.
+    totals : same dtype (BLOCK_ROWS, columns of a panel); overwritten
+    state : as of `lower`; written
+    first : int64; position of the rows in the arrays that follow
+    labels, scores, seconds : as of `nearest_csr`; written
     """
     n_features, column = rows.shape[1], 0
     while column < n_clusters:
@@ -223,12 +200,9 @@ def nearest_dense_exactly(X, centers, rows, labels):
 
     Parameters
     ----------
-    X : float64 (r, m), C-contiguous
-    centers : float64 (k, m), C-contiguous
-    rows : int64 (r,)
-        Where their labels are.
-    labels : int32 (n,)
-        Written for `rows`.
+    X, centers : float64 (r, m), (k, m), C-contiguous
+    rows : int64 (r,); positions of their labels
+    labels : int32 (n,); written for `rows`
     """
     n_features = X.shape[1]
     for q in range(rows.shape[0]):
@@ -251,16 +225,12 @@ def nearest_csr_exactly(indptr, indices, data, centers, centers_d2, rows, labels
 
     Parameters
     ----------
-    indptr, indices : int32 or int64
-        Indices distinct within a row.
+    indptr, indices : int32 or int64; indices distinct within a row
     data : float32 or float64 (nnz,)
     centers : float64 (k, m), C-contiguous
-    centers_d2 : float64 (k, 2)
-        Their squared norms, as `center_norms` gives them.
-    rows : int64 (r,)
-        Those to label.
-    labels : int32 (n,)
-        Written for `rows`.
+    centers_d2 : float64 (k, 2); their squared norms, as `center_norms` gives them
+    rows : int64 (r,); those to label
+    labels : int32 (n,); written for `rows`
     """
     for q in range(rows.shape[0]):
         i = rows[q]
@@ -281,11 +251,9 @@ def scores_csr(indptr, indices, data, table, width, bias, out):
     indptr, indices : int32 or int64
     data : same dtype as table (nnz,)
     table : float32 or float64 (m * p,)
-    width : int
-        As for `nearest_csr`.
+    width : int; as for `nearest_csr`
     bias : same dtype (p,)
-    out : same dtype (n, p)
-        Written.
+    out : same dtype (n, p); written
     """
     n_columns = bias.shape[0]
     for column in range(0, n_columns, width):

@@ -1,10 +1,9 @@
-"""Nearest centers without a look at most of them: what certain bounds exclude is never multiplied.
+"""Nearest centers by certain bounds, which exclude most centers before any product in full.
 
-Rows z and table columns y are brought to their first principal coordinates and the lengths of what these leave (see
-`reduced`): a product of 32 bytes says that a column's score is too high, or else one of 64 numbers of 16 bits. Lengths
-are rounded up by more than all that rounding may have lost, so nothing is excluded that has the lowest score, or one
-within the doubt beside it. What is left is compared by products in float64, and the few that come close are scored as
-`nearest.nearest_dense` does, to the bit. numba only; arrays in, arrays out; the caller validates.
+Rows z and table columns y are reduced to their first principal coordinates and the length of the rest (see `reduced`).
+A product of 32 bytes, else one of 64 numbers of 16 bits, proves a column's score too high. Lengths are rounded up by
+more than rounding can lose, so no column with the lowest score, or within the doubt beside it, is excluded. Remaining
+columns are compared by float64 products; the few close ones are scored as `nearest.nearest_dense` does, to the bit.
 """
 
 from __future__ import annotations
@@ -22,12 +21,13 @@ from streamkm.kernels.intrinsics.sieve import PANEL_BYTES, PANEL_COLUMNS, count_
 from streamkm.kernels.text.words import trailing_zeros
 
 SEGMENT = 64
-"""Panels that rows are compared with before the limit of each is lowered: their marks fill whole words."""
+"""Panels compared before each row's limit is lowered: their marks fill whole words."""
 CLOSE = 16
-"""Columns that may come close to the lowest score of a row: if there are more, all are scored."""
+"""Columns that may come close to a row's lowest score; if there are more, all are scored."""
 SIEVE_COST, FINE_COST, FULL_COST, EACH_COST = 0.6, 24.0, 0.5, 60.0
-"""Of a comparison by bytes, of one by `FINE` numbers, of each feature of a product in float64, where one of
-`nearest.nearest_dense` costs 1/32, and of such a product beside that: cycles, about."""
+"""Cycles, about: of a comparison by bytes, of one by `FINE` numbers, of each feature of a product in float64 (1/32 in
+`nearest.nearest_dense`), and of such a product beside its features.
+"""
 LINE = 16
 """Floats of a cache line."""
 
@@ -40,31 +40,24 @@ def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, sc
 
     Parameters
     ----------
-    X : float32 (n, m), C-contiguous
-        Rows as they are multiplied: moved and scaled.
+    X : float32 (n, m), C-contiguous; rows as they are multiplied: moved and scaled
     reduced : tuple of arrays
-        An order of the rows, int64 (n,), in which those that are near each other follow each other; in this order bytes
-        and units, as of `reduced.rows_to_bytes`, with rows to fill the last block of `BLOCK_ROWS`; as of
-        `reduced.to_bytes`, and
-    norms : float64 (n,)
-        as of `reduced.reduce_rows`.
+        An order of the rows, int64 (n,), that keeps near rows together; in this order bytes and units, as of
+        `reduced.rows_to_bytes`, with rows to fill the last block of `BLOCK_ROWS`; numbers and units as of `to_bytes`.
+    norms : float64 (n,); as of `reduced.reduce_rows`
     likely : int32 (n, 1) or (n, 2)
-        A column that is likely the nearest one of each row: the less so, the fewer are excluded. Or two, which differ:
-        second scores are wanted too, and nothing is excluded that has one of the two lowest.
+        A column that is likely each row's nearest: the better the guess, the more are excluded. Or two, which differ:
+        second scores are wanted too, and no column with one of the two lowest is excluded.
     centers : tuple of arrays
-        Columns as rows (k, m), those that are near each other one after the other; their numbers and units as of
-        `reduced.to_bytes`; panels of bytes, units (p,), and bias (p,), infinite where padded; labels that they stand
-        for, int32 (k,).
+        Columns as rows (k, m), near ones together; their numbers and units as of `reduced.to_bytes`; panels of bytes,
+        units (p,), and bias (p,), infinite where padded; their labels, int32 (k,).
     slopes : (float64, float64)
-        A score is wrong by at most ``slope * |x| + slack``; the first, which doubt is found by, is negative where no
-        row is checked.
+        A score is wrong by at most ``slope * |x| + slack``; the first slope, for doubt, is negative to check no row.
     slack : float64
-    labels : int32 (n,)
-    scores, seconds : float32 (n,)
-    doubtful : bool (n,)
-        Written as by `nearest.nearest_dense`; second scores hold anything unless they are wanted.
-    left : bool (n,)
-        Written: rows that are left to it, of which nothing else is written.
+    labels : int32 (n,); written
+    scores, seconds : float32 (n,); written; second scores hold anything unless wanted
+    doubtful : bool (n,); written as by `nearest.nearest_dense`
+    left : bool (n,); written: rows left to that kernel, for which nothing else is written
     """
     rows, fine, fine_units, table, units, bias, numbers = centers
     order, row_bytes, row_units, row_fine, row_fine_units = reduced
@@ -239,13 +232,13 @@ def _choose(
 
 @nb.njit(inline="always")
 def _rounded_up(value):
-    """A float32 that is not below a number."""
+    """Round a number to a float32 that is not below it."""
     return np.float32(value + abs(value) * 2.0**-22)
 
 
 @nb.njit(inline="always")
 def _still_close(columns, scores, n_close, limit):
-    """Keep the columns whose score is not above a limit, in order; how many."""
+    """Keep the columns whose score is at most a limit, in order; return their number."""
     kept = 0
     for q in range(n_close):
         if scores[q] <= limit:

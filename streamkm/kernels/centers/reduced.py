@@ -1,13 +1,12 @@
 """Rows and columns of a table by their first principal coordinates: as floats, and as bytes with certain bounds.
 
-With z' the first coordinates of a row, z'' what they leave of it, and y', y'' likewise of a column, ``z @ y`` is at
-least ``z' @ y' - |z''| |y''|``. In bytes, ``z' = s q + e`` and ``y' = r p + f`` with whole numbers q and p, so that
+With z' the first coordinates of a row, z'' the rest, and y', y'' likewise of a column, ``z @ y`` is at least
+``z' @ y' - |z''| |y''|``. In bytes, ``z' = s q + e`` and ``y' = r p + f`` with whole numbers q and p, so that
 
     z @ y >= s r q @ p - |z''| |y''| - |e| |y'| - |s q| |f|,
 
-and what is subtracted is at most the product of ``A = sqrt(|z''|^2 + t^2 |e|^2 + |s q|^2 / t^2)`` and its like of the
-column (Cauchy and Schwarz). These lengths, rounded up to whole numbers, are the last byte of each: one product of bytes
-is a bound. numba only; arrays in, arrays out; the caller validates.
+and the subtracted terms are at most the product of ``A = sqrt(|z''|^2 + t^2 |e|^2 + |s q|^2 / t^2)`` and the column's
+counterpart (Cauchy and Schwarz). These lengths, rounded up, are the last byte of each: one byte product is a bound.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ from streamkm.kernels.intrinsics.reductions import dot
 from streamkm.kernels.intrinsics.sieve import DEPTH, OFFSET
 
 WIDE = DEPTH
-"""Bytes that all columns are excluded by: a coordinate each, and a length."""
+"""Bytes of the first exclusion test: a coordinate each, and a length."""
 FINE = 64
-"""Numbers of 16 bits that the others are excluded by: `COORDINATES`, a zero, and a length."""
+"""Numbers of 16 bits of the second test: `COORDINATES`, a zero, and a length."""
 COORDINATES = FINE - 2
 ROW_LIMITS, COLUMN_LIMITS = (63.0, 119.0, 118.0, 8.0, 0.002), (127.0, 248.0, 118.0, 8.0, 0.002)
-"""Of bytes: the largest whole number, the largest norm of those of a half of `WIDE`, the largest length but for what
-roundings add (it is below 2^7), t, above: about the root of what coordinates are in units of what rounding takes from
-them, and what a length may lack, in whole units, as what it is made from was rounded itself. Products of the halves
-stay below 2^15, as `sieve` needs them, by ``(119 + 9) (248 + 7) < 2^15`` with what roundings and lengths add; see
-`_unit`."""
+"""Limits of bytes: the largest whole number; the largest norm of a half of `WIDE`; the largest length before roundings
+(below 2^7 with them); t, about the root of coordinates in units of their rounding; and what a length may lack, in whole
+units, for the rounding of its parts. Products of halves stay below 2^15, as `sieve` needs:
+``(119 + 9) (248 + 7) < 2^15`` with roundings and lengths; see `_unit`.
+"""
 FINE_LIMITS = (4095.0, np.inf, 4000.0, 64.0, 0.8)
-"""The same of numbers of 16 bits, whose products are added up in 32."""
+"""Limits of numbers of 16 bits, whose products are added up in 32."""
 UP = 1.0 + 2.0**-22
 """Rounds a number up to float32, and more."""
 SMALLEST = 1e-37
-"""Unit: all is nothing beside the units that others have."""
+"""Smallest unit: numbers below it are zero beside any other unit."""
 LOOSE = {"reassoc", "contract", "nsz"}
-"""fastmath where bounds are made, whose last bits change no label."""
+"""fastmath for bounds, whose last bits change no label."""
 
 
 @kernel
@@ -48,19 +47,14 @@ def reduce_rows(X, coordinates, lost, wide, lengths, fine, fine_lengths, norms):
     Parameters
     ----------
     X : float32 (n, m), C-contiguous
-    coordinates : float32 (n, at least COORDINATES), C-contiguous
-        Of the rows, in principal directions.
+    coordinates : float32 (n, at least COORDINATES), C-contiguous; of the rows, in principal directions
     lost : float64
         Bounds, as a share of ``|z| |y|``, what products of the coordinates and of the lengths may be wrong by: added to
         both squared lengths, it is added to their product (Cauchy and Schwarz).
-    wide : float32 (n, WIDE), C-contiguous
-        Written: the first WIDE - 1 coordinates, and a zero.
-    lengths : float32 (n,)
-        Written: of what these leave.
-    fine, fine_lengths : float32 (n, FINE), C-contiguous, (n,)
-        Likewise of the first `COORDINATES`, and two zeros.
-    norms : float64 (n,)
-        Written: lengths of the rows.
+    wide : float32 (n, WIDE), C-contiguous; written: the first WIDE - 1 coordinates, and a zero
+    lengths : float32 (n,); written: lengths of the rest
+    fine, fine_lengths : float32 (n, FINE), C-contiguous, (n,); likewise of the first `COORDINATES`, and two zeros
+    norms : float64 (n,); written: lengths of the rows
     """
     n_features, step = X.shape[1], coordinates.shape[1]
     for i in range(X.shape[0]):
@@ -78,22 +72,19 @@ def reduce_rows(X, coordinates, lost, wide, lengths, fine, fine_lengths, norms):
 
 @nb.njit(inline="always")
 def _rest(norm, head, lost):
-    """A length that is not below that of what coordinates leave out."""
+    """Bound the length of what coordinates leave out from above."""
     return UP * np.sqrt(max(norm - head, 0.0) + lost * norm)
 
 
 @kernel(fastmath=LOOSE)
 def rows_to_bytes(wide, lengths, out, units):
-    """Turn coordinates and lengths of rows to bytes that are not negative, as `sieve.mark_columns` takes them.
+    """Convert coordinates and lengths of rows to nonnegative bytes, as `sieve.mark_columns` takes them.
 
     Parameters
     ----------
-    wide, lengths
-        As `reduce_rows` writes them.
-    out : uint8 (at least n, WIDE), C-contiguous
-        Written: whole numbers q, and `OFFSET`; the length without it.
-    units : float32 (at least n,)
-        Written: s.
+    wide, lengths : as `reduce_rows` writes them
+    out : uint8 (at least n, WIDE), C-contiguous; written: whole numbers q, and `OFFSET`; the length without it
+    units : float32 (at least n,); written: s
     """
     for i in range(wide.shape[0]):
         unit = _unit(wide[i], lengths[i], ROW_LIMITS)
@@ -110,19 +101,15 @@ def rows_to_bytes(wide, lengths, out, units):
 
 @kernel(fastmath=LOOSE)
 def to_bytes(wide, lengths, sign, limits, out, units):
-    """As `rows_to_bytes`, to signed bytes without an offset.
+    """Convert coordinates and lengths as `rows_to_bytes` does, to signed bytes without an offset.
 
     Parameters
     ----------
-    wide, lengths
-        As `reduce_rows` writes them; or `fine` and its.
-    sign : int64
-        Of the length.
-    limits : tuple of float64
-        `COLUMN_LIMITS` or `FINE_LIMITS`.
+    wide, lengths : as `reduce_rows` writes them; or `fine` and its
+    sign : int64; sign of the length
+    limits : tuple of float64; `COLUMN_LIMITS` or `FINE_LIMITS`
     out : int8 (at least n, WIDE) or int16 (at least n, FINE), C-contiguous
-    units : float32 (at least n,)
-        Written.
+    units : float32 (at least n,); written
     """
     last = wide.shape[1] - 1
     for i in range(wide.shape[0]):
@@ -140,7 +127,7 @@ def to_bytes(wide, lengths, sign, limits, out, units):
 
 @nb.njit(inline="always")
 def _unit(coordinates, length, limits):
-    """The smallest unit by which all whole numbers are as small as they must be, about; 1 of nothing."""
+    """Find the smallest unit, about, by which all whole numbers keep their limits; 1 if all are 0."""
     highest, first, second = np.float32(0.0), 0.0, np.float64(length) * length
     for j in range(0, coordinates.shape[0], 4):
         for q in range(j, j + 2):
@@ -159,21 +146,19 @@ def _unit(coordinates, length, limits):
 
 @nb.njit(inline="always")
 def _length(length, lost, kept, balance, more):
-    """A, above, of numbers in whole units, rounded up; what these lack for rounding of each is added."""
+    """Compute A of the module's docstring in whole units, rounded up, with the roundings of its parts added."""
     squared = np.float64(length) * length + balance**2 * lost + kept / balance**2
     return np.int32(np.ceil(1.00001 * np.sqrt(squared) + more))
 
 
 @kernel
 def lowest_columns(products, bias, out):
-    """Columns of the lowest scores, ``products + bias``, the lowest first; of equal ones the first.
+    """Find the columns of the lowest scores, ``products + bias``, the lowest first; ties go to the first.
 
     Parameters
     ----------
-    products : float32 (n, c)
-    bias : float32 (c,)
-    out : int32 (n, at most c)
-        Written.
+    products, bias : float32 (n, c), (c,)
+    out : int32 (n, at most c); written
     """
     wanted = out.shape[1]
     lowest = np.empty(wanted, np.float32)
@@ -192,24 +177,18 @@ def lowest_columns(products, bias, out):
 
 @kernel
 def likely_columns(wide, row_fine, row_units, groups, starts, wide_columns, head_bias, fine, units, bias, out):
-    """Guess each row's two nearest columns, the likelier first: those of its groups that are so by few coordinates.
+    """Guess each row's two nearest columns, the likelier first, by few coordinates among the columns of its groups.
 
     Parameters
     ----------
-    wide : float32 (n, WIDE), C-contiguous
-        As of `reduce_rows`.
+    wide : float32 (n, WIDE), C-contiguous; as of `reduce_rows`
     row_fine, row_units, fine, units : int16 (n, FINE), float32 (n,), int16 (k, FINE), float32 (k,)
         As of `to_bytes`, of rows and columns.
-    groups : int32 (n, at most g)
-        Groups of columns to look at.
-    starts : int64 (g + 1,)
-        Where each group of the columns starts.
-    wide_columns : float32 (k, WIDE), C-contiguous
-        As `wide`, of the columns.
-    head_bias, bias : float32 (k,), (at least k,)
-        What is added to products of `wide_columns`, and of `fine`.
-    out : int32 (n, 2)
-        Written; the two differ.
+    groups : int32 (n, at most g); groups of columns to look at
+    starts : int64 (g + 1,); starts of the groups of columns
+    wide_columns : float32 (k, WIDE), C-contiguous; as `wide`, of the columns
+    head_bias, bias : float32 (k,), (at least k,); added to products of `wide_columns`, and of `fine`
+    out : int32 (n, 2); written; the two differ
     """
     for row in range(wide.shape[0]):
         nearest, other, lowest, second = 0, 0, np.float32(np.inf), np.float32(np.inf)

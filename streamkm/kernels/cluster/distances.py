@@ -1,7 +1,4 @@
-"""Squared norms of rows and centers, and squared distances of rows to their centers, in float64.
-
-numba only; arrays in, arrays out; the caller validates.
-"""
+"""Squared norms of rows and centers, and squared distances of rows to their centers, in float64."""
 
 from __future__ import annotations
 
@@ -17,13 +14,12 @@ NEAR = 1e-6
 
 @kernel
 def center_norms(centers, out):
-    """Squared norms of centers in two parts. O(k * m).
+    """Compute squared norms of centers in two parts. O(k * m).
 
     Parameters
     ----------
     centers : float64 (k, m), C-contiguous
-    out : float64 (k, 2)
-        Written: each norm, and what it lacks.
+    out : float64 (k, 2); written: each norm, and what it lacks
     """
     for c in range(centers.shape[0]):
         out[c, 0], out[c, 1] = squared_norm_pair(centers, c * centers.shape[1], centers.shape[1])
@@ -31,20 +27,17 @@ def center_norms(centers, out):
 
 @inner_kernel(fastmath=FUSED)
 def entries_d2(indices, data, start, stop, center, center_d2):
-    """Squared distance of one sparse row to a center, in float64, of full precision however near they are. O(nnz).
+    """Squared distance of one sparse row to a center, in float64, fully precise however near they are. O(nnz).
 
     The readable form is ``sum((x - c)^2 over stored entries) + sum(c^2 over the others)``; the second sum is the
     center's squared norm less that of its stored entries, in higher precision where that cancels.
 
     Parameters
     ----------
-    indices : int32 or int64
-        Distinct within the row.
+    indices : int32 or int64; distinct within the row
     data : float32 or float64 (nnz,)
-    start, stop : int64
-        Entries of the row.
-    center : float64 (m,)
-    center_d2 : float64 (2,)
+    start, stop : int64; entries of the row
+    center, center_d2 : float64 (m,), (2,)
 
     Returns
     -------
@@ -72,7 +65,7 @@ def entries_d2(indices, data, start, stop, center, center_d2):
 
 @inner_kernel
 def _unseen(indices, start, stop, center, center_d2):
-    """Squares of a center's entries other than a row's, in higher precision."""
+    """Sum the squares of a center's entries that a row does not store, in higher precision."""
     high, low = 0.0, 0.0
     for t in range(start, stop):
         high, low = add_square_pair(center[indices[t]], high, low)
@@ -86,11 +79,9 @@ def d2_dense(X, labels, centers, out):
     Parameters
     ----------
     X : float32 or float64 (n, m), C-contiguous
-    labels : int32 (n,)
-        A row labelled -1 gets 0.
+    labels : int32 (n,); a row labelled -1 gets 0
     centers : float64 (k, m), C-contiguous
-    out : float64 (n,)
-        Written.
+    out : float64 (n,); written
     """
     n_features = X.shape[1]
     for i in range(labels.shape[0]):
@@ -105,16 +96,12 @@ def d2_csr(indptr, indices, data, labels, centers, centers_d2, out):
 
     Parameters
     ----------
-    indptr, indices : int32 or int64
-        Indices distinct within a row.
+    indptr, indices : int32 or int64; indices distinct within a row
     data : float32 or float64 (nnz,)
-    labels : int32 (n,)
-        A row labelled -1 gets 0.
+    labels : int32 (n,); a row labelled -1 gets 0
     centers : float64 (k, m), C-contiguous
-    centers_d2 : float64 (k, 2)
-        Their squared norms, as `center_norms` gives them.
-    out : float64 (n,)
-        Written.
+    centers_d2 : float64 (k, 2); their squared norms, as `center_norms` gives them
+    out : float64 (n,); written
     """
     for i in range(indptr.shape[0] - 1):
         label = labels[i]
@@ -130,8 +117,7 @@ def d2norms_dense(X, out):
     Parameters
     ----------
     X : float32 or float64 (n, m), C-contiguous
-    out : float64 (n,)
-        Written.
+    out : float64 (n,); written
     """
     n_features = X.shape[1]
     for i in range(out.shape[0]):
@@ -146,8 +132,7 @@ def d2norms_csr(indptr, data, out):
     ----------
     indptr : int32 or int64 (n + 1,)
     data : float32 or float64 (nnz,)
-    out : float64 (n,)
-        Written.
+    out : float64 (n,); written
     """
     for i in range(indptr.shape[0] - 1):
         out[i] = dot(data, indptr[i], data, indptr[i], indptr[i + 1] - indptr[i])

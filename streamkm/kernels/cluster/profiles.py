@@ -1,4 +1,4 @@
-"""How the rows of each cluster lie about its center, gathered row by row. numba only; arrays in, arrays out."""
+"""Statistics of the distances of rows to their centers, gathered row by row for each cluster."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ BATCH = 256  # rows that are measured at a time
 
 @kernel(inline="always")
 def placed_before(d2, row, other_d2, other_row):
-    """Whether a row stands before another in a list of the nearest: by squared distance, then by number."""
+    """Tell whether a row precedes another in a list of the nearest: by squared distance, then by number."""
     return d2 < other_d2 or (d2 == other_d2 and row < other_row)
 
 
 @inner_kernel
 def insert(d2, row, list_d2, list_rows):
-    """Put a row in its place of a list of the nearest, of which the last one goes. O(r).
+    """Insert a row into a list of the nearest, which drops its last. O(r).
 
     Parameters
     ----------
     d2 : float64
     row : int64
-    list_d2 : float64 (r,)
-        Ascending; written.
-    list_rows : int64 (r,)
-        Written.
+    list_d2 : float64 (r,); ascending; written
+    list_rows : int64 (r,); written
     """
     at = list_d2.shape[0] - 1
     if not placed_before(d2, row, list_d2[at], list_rows[at]):
@@ -42,30 +40,23 @@ def insert(d2, row, list_d2, list_rows):
 
 @kernel(error_model="numpy")
 def add_rows(labels, d2, gaps, weights, first_row, kept, sums, near_d2, near_rows, far_d2, far_rows):
-    """Add rows to what is known of their clusters. O(n + k), and O(r) for each row that enters a list.
+    """Add rows to the profiles of their clusters. O(n + k), and O(r) for each row that enters a list.
 
-    The simplified silhouette of a row is ``(b - a) / b``, a its distance to the nearest center and b that to the
-    second nearest.
+    A row's simplified silhouette is ``(b - a) / b``, a and b its distances to the nearest and second nearest center.
 
     Parameters
     ----------
     labels : int32 (n,)
-    d2 : float64 (n,)
-        Squared distances to the centers of the labels.
+    d2 : float64 (n,); squared distances to the centers of the labels
     gaps : float64 (n,)
         How much larger the squared distance to the second nearest center is; infinite where there is none, NaN where
         it is not known, and no silhouette is then.
-    weights : float64 (n,) or (0,)
-        Rows without weight are left out.
+    weights : float64 (n,) or (0,); rows without weight are left out
     first_row : int
-    kept : int64 (n,) or (0,)
-        Row i has the number ``first_row + kept[i]``, or ``first_row + i``.
-    sums : float64 (k, 2)
-        Written: weighted sums of distances and of silhouettes.
-    near_d2, far_d2 : float64 (k, r)
-        Written; those of the farthest are negative, so that both ascend.
-    near_rows, far_rows : int64 (k, r)
-        Written.
+    kept : int64 (n,) or (0,); row i has the number ``first_row + kept[i]``, or ``first_row + i``
+    sums : float64 (k, 2); written: weighted sums of distances and of silhouettes
+    near_d2, far_d2 : float64 (k, r); written; those of the farthest are negative, so that both ascend
+    near_rows, far_rows : int64 (k, r); written
     """
     n_clusters, last = near_d2.shape[0], near_d2.shape[1] - 1
     lines = unfilled(
@@ -102,15 +93,13 @@ def add_rows(labels, d2, gaps, weights, first_row, kept, sums, near_d2, near_row
 
 @kernel
 def gaps_between(scores, seconds, scale, gaps):
-    """How much larger the squared distance to the second nearest center is than that to the nearest. O(n).
+    """Compute how much the squared distance to the second nearest center exceeds that to the nearest. O(n).
 
     Parameters
     ----------
-    scores, seconds : float32 or float64 (n,)
-        As of `NearestCenters.nearest`, times the square of
+    scores, seconds : float32 or float64 (n,); as of `NearestCenters.nearest`, times the square of `scale`
     scale : float64
-    gaps : float64 (n,)
-        Written; at least 0.
+    gaps : float64 (n,); written, at least 0
     """
     unit = 1.0 / scale  # a power of two
     for i in range(gaps.shape[0]):
@@ -125,10 +114,8 @@ def merge_lists(list_d2, list_rows, into_d2, into_rows):
     ----------
     list_d2 : float64 (k, r)
     list_rows : int64 (k, r)
-    into_d2 : float64 (k, r)
-        Written.
-    into_rows : int64 (k, r)
-        Written.
+    into_d2 : float64 (k, r); written
+    into_rows : int64 (k, r); written
     """
     for c in range(list_d2.shape[0]):
         for j in range(list_d2.shape[1]):

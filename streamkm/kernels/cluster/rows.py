@@ -1,7 +1,4 @@
-"""Rows picked, in the order of their labels, and added to the sums of clusters by one pass over the rows of each.
-
-numba only; arrays in, arrays out; the caller validates.
-"""
+"""Kernels that pick rows, sort them by label, and add them to the sums of their clusters."""
 
 from __future__ import annotations
 
@@ -21,8 +18,7 @@ def add_csr_rows(indptr, indices, data, rows, out):
     indptr, indices : int32 or int64
     data : (nnz,)
     rows : int64 (r,)
-    out : float64 (r, m)
-        Added to.
+    out : float64 (r, m); added to
     """
     for q in range(rows.shape[0]):
         for t in range(indptr[rows[q]], indptr[rows[q] + 1]):
@@ -31,20 +27,15 @@ def add_csr_rows(indptr, indices, data, rows, out):
 
 @kernel
 def place_rows(indptr, indices, data, rows, places, out_indptr, out_indices, out_data):
-    """Copy CSR rows to their places among the rows of another array.
-
-    The readable form is ``out[places] = X[rows]``. O(entries copied).
+    """Copy CSR rows into places of another CSR array: ``out[places] = X[rows]``. O(entries copied).
 
     Parameters
     ----------
     indptr, indices : int32 or int64
     data : (nnz,)
-    rows, places : int64 (r,)
-        Row of X, and row of the result, of every row to copy.
-    out_indptr : int64
-        Where the rows of the result start.
-    out_indices, out_data : as indices and data
-        Written.
+    rows, places : int64 (r,); row of X, and row of the result, of every row to copy
+    out_indptr : int64; where the rows of the result start
+    out_indices, out_data : as indices and data; written
     """
     for q in range(rows.shape[0]):
         at = out_indptr[places[q]]
@@ -61,10 +52,8 @@ def order_by_label(labels, order, starts):
     Parameters
     ----------
     labels : int32 (n,)
-    order : int64 (n,)
-        Written: rows of label 0, then of label 1, and so on; each in ascending order.
-    starts : int64 (k + 1,)
-        Written: rows of label c are ``order[starts[c]:starts[c + 1]]``.
+    order : int64 (n,); written: rows of label 0, then of label 1, and so on; each in ascending order
+    starts : int64 (k + 1,); written: rows of label c are ``order[starts[c]:starts[c + 1]]``
     """
     starts[:] = 0
     for i in range(labels.shape[0]):
@@ -83,28 +72,20 @@ def order_by_label(labels, order, starts):
 def add_csr(indptr, indices, data, weights, order, starts, first, fresh, centers, centers_d2, sums, counts, d2):
     """Add CSR rows to the sums of their clusters, one cluster after the other. O(nnz).
 
-    The sums of one cluster stay in the cache while its rows are added, in ascending order; so does its center, where
-    squared distances are found on the way.
+    A cluster's sums stay in the cache while its rows are added in ascending order; so does its center for distances.
 
     Parameters
     ----------
     indptr, indices : int32 or int64, not negative
     data : float32 or float64 (nnz,)
-    weights : float64 (n,) or (0,)
-        Empty: every row weighs 1.
-    order, starts : int64
-        As `order_by_label` gives them; `starts` may be a piece of them.
-    first : int
-        Label that `starts` begins with.
-    fresh : bool
-        Whether these sums begin here, whatever `sums` holds.
+    weights : float64 (n,) or (0,); empty: every row weighs 1
+    order, starts : int64; as `order_by_label` gives them; `starts` may be a piece of them
+    first : int; label that `starts` begins with
+    fresh : bool; whether these sums begin here, whatever `sums` holds
     centers : float64 (k, m)
-    centers_d2 : float64 (k, 2)
-        As `center_norms` gives them; read for squared distances only.
-    sums : float64 (k, m)
-        Added to.
-    counts : float64 (k,)
-        Added to: total weight per cluster.
+    centers_d2 : float64 (k, 2); as `center_norms` gives them; read for squared distances only
+    sums : float64 (k, m); added to
+    counts : float64 (k,); added to: total weight per cluster
     d2 : float64 (n,) or (0,)
         Written for the rows added, unless empty: their squared distances to the centers, without weights.
     """
@@ -134,12 +115,8 @@ def add_dense(X, weights, order, starts, first, fresh, sums, counts):
     ----------
     X : float32 or float64 (n, m)
     weights : float64 (n,) or (0,)
-    order, starts, first, fresh
-        As for `add_csr`.
-    sums : float64 (k, m)
-        Added to.
-    counts : float64 (k,)
-        Added to.
+    order, starts, first, fresh : as for `add_csr`
+    sums, counts : float64 (k, m), (k,); added to
     """
     weighted = weights.shape[0] > 0
     n_features = X.shape[1]

@@ -1,7 +1,4 @@
-"""From the sums of clusters to their means, and to the objective. Arrays in, arrays out.
-
-By NumPy where that rounds as a loop does, because nothing is to be compiled then.
-"""
+"""Means and objectives from the sums of clusters; by NumPy where it rounds as a loop does, to compile nothing."""
 
 from __future__ import annotations
 
@@ -22,12 +19,9 @@ def means(
 
     Parameters
     ----------
-    sums : float64 (k, m)
-    counts : float64 (k,)
-    fallback : float64 (k, m)
-        May be `sums`.
-    out : float64 (k, m)
-        Written; may be `sums`.
+    sums, counts : float64 (k, m), (k,)
+    fallback : float64 (k, m); may be `sums`
+    out : float64 (k, m); written; may be `sums`
     """
     empty = np.flatnonzero(~(counts > 0))
     kept = fallback[empty]
@@ -42,12 +36,9 @@ def moved_towards(
 
     Parameters
     ----------
-    sums : float64 (k, m)
-    counts : float64 (k,)
-    rate : float64
-        The share, from 0 to 1.
-    centers : float64 (k, m)
-        Written.
+    sums, counts : float64 (k, m), (k,)
+    rate : float64; the share, from 0 to 1
+    centers : float64 (k, m); written
     """
     step = max(1, MOVED_ENTRIES // centers.shape[1])  # all ways at once would take as much memory as the centers
     for first in range(0, len(centers), step):
@@ -65,8 +56,7 @@ def carried_on(means: NDArray[np.float64], before: NDArray[np.float64], share: f
     ----------
     means, before : float64 (k, m)
     share : float64
-    out : float64 (k, m)
-        Written.
+    out : float64 (k, m); written
     """
     np.subtract(means, before, out=out)
     out *= share
@@ -80,8 +70,7 @@ def mean_row(X, out):
     Parameters
     ----------
     X : float64 (k, m)
-    out : float64 (m,)
-        Written.
+    out : float64 (m,); written
     """
     out[:] = 0.0
     for c in range(X.shape[0]):
@@ -93,13 +82,12 @@ def mean_row(X, out):
 
 
 def explained(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
-    """Squared norms of the clusters' means, as often as they have rows: ``sum_c |sums_c|^2 / counts_c``. O(k * m).
+    """Sum of squared norms of the clusters' means by their counts: ``sum_c |sums_c|^2 / counts_c``. O(k * m).
 
     Parameters
     ----------
     sums : float64 (k, m)
-    counts : float64 (k,)
-        Clusters of 0 add nothing.
+    counts : float64 (k,); clusters of 0 add nothing
 
     Returns
     -------
@@ -111,13 +99,11 @@ def explained(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
 
 
 def crossed(sums: NDArray[np.float64], counts: NDArray[np.float64], centers: NDArray[np.float64]) -> float:
-    """What centers add to the squared norms of their rows: ``sum_c counts_c |c|^2 - 2 c.sums_c``. O(k * m).
+    """Sum of what centers add to their rows' squared norms: ``sum_c counts_c |c|^2 - 2 c.sums_c``. O(k * m).
 
     Parameters
     ----------
-    sums : float64 (k, m)
-    counts : float64 (k,)
-    centers : float64 (k, m)
+    sums, counts, centers : float64 (k, m), (k,), (k, m)
 
     Returns
     -------
@@ -130,7 +116,7 @@ def crossed(sums: NDArray[np.float64], counts: NDArray[np.float64], centers: NDA
 
 
 def _in_order(values: NDArray[np.float64]) -> float:
-    """Sum of numbers, one after the other."""
+    """Sum numbers one after the other."""
     return float(np.add.accumulate(values)[-1]) if len(values) else 0.0
 
 
@@ -140,8 +126,7 @@ def weighted_sum(weights, values):
 
     Parameters
     ----------
-    weights : float64 (n,) or (0,)
-        Empty: every value weighs 1.
+    weights : float64 (n,) or (0,); empty: every value weighs 1
     values : float64 (n,), C-contiguous
 
     Returns
@@ -164,10 +149,8 @@ def row_products(X, Y, out):
 
     Parameters
     ----------
-    X, Y : float64 (k, m), C-contiguous
-        Squared norms where they are the same.
-    out : float64 (k,)
-        Written.
+    X, Y : float64 (k, m), C-contiguous; squared norms where they are the same
+    out : float64 (k,); written
     """
     width = X.shape[1]
     for c in range(X.shape[0]):

@@ -1,1 +1,1 @@
-"""What other kernels are made of: products and sums in a fixed order, vectors, hashes, cache hints; LLVM code too."""
+"""Parts of other kernels: products and sums in a fixed order, vectors, hashes, cache hints, LLVM code."""

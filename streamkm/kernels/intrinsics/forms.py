@@ -1,7 +1,8 @@
-"""LLVM forms of plain Python functions: arrays that kernels work in, memory that is fetched ahead, vectors of numbers.
+"""LLVM forms of plain Python functions: arrays that kernels work in, prefetches, vectors of numbers.
 
-`numba.extending.overload` with an intrinsic inside compiles a function around it for every signature, also where it is
-inlined and thrown away: half of what a first fit compiled. Here a function is given its LLVM form directly.
+Compiled callers get the form; the Python function defines it and runs under ``NUMBA_DISABLE_JIT=1``. Nothing is
+bounds-checked. `numba.extending.overload` would compile a function around an intrinsic for every signature, even where
+it is inlined: half of what a first fit compiled.
 """
 
 from __future__ import annotations
@@ -23,10 +24,8 @@ def compiled_form(meaning: Callable[..., Any], *, prefer_literal: bool = False) 
 
     Parameters
     ----------
-    meaning : function
-        What the form does.
-    prefer_literal : bool
-        Whether the form is given the values of literal numbers.
+    meaning : function; the definition of the form
+    prefer_literal : bool; whether the form is given the values of literal numbers
 
     Returns
     -------
@@ -44,13 +43,12 @@ def compiled_form(meaning: Callable[..., Any], *, prefer_literal: bool = False) 
 
 
 def unfilled(shape, dtype):
-    """A C-contiguous array whose entries hold anything.
+    """Allocate a C-contiguous array without filling it.
 
     Parameters
     ----------
     shape : int64 or tuple of int64
-    dtype : dtype
-        As `np.float64`, or that of an array.
+    dtype : dtype; as `np.float64`, or that of an array
 
     Returns
     -------
@@ -77,7 +75,7 @@ LINE_BYTES = 64
 
 
 def prefetch(array, position):
-    """Ask for the cache line of an entry, to be read soon; never fails, wherever it points.
+    """Ask for the cache line of an entry, to be read soon; any position is safe.
 
     Parameters
     ----------
@@ -154,16 +152,14 @@ def arrays_of(context, builder, signature, args, places: Sequence[int]):
 
 
 def carry(builder, bounds, step, begun, body):
-    """Write a loop, at least one turn of it, that carries values in registers: what they are behind it.
+    """Write a loop of at least one turn that carries values in registers; return them as they are behind it.
 
     Parameters
     ----------
     builder : IRBuilder
-    bounds : (int64 value, int64 value)
-        First place, and where to stop.
+    bounds : (int64 value, int64 value); first place, and where to stop
     step : int
-    begun : list of values
-        What is carried into the first turn.
+    begun : list of values; carried into the first turn
     body : callable
         Of a place and what is carried there: writes a turn without blocks of its own, and gives what is carried on.
     """
@@ -183,7 +179,7 @@ def carry(builder, bounds, step, begun, body):
 
 
 def vector_lanes(table):
-    """Numbers of a table's dtype in a vector register; a constant of the compiled code.
+    """Numbers of a table's dtype in a vector register, as a constant of the compiled code.
 
     Parameters
     ----------

@@ -1,8 +1,7 @@
 """The stateless hash of (seed, feature) that every sketch shares.
 
 Bucket and sign of feature j are functions of (seed, j) by two rounds of splitmix64's finalizer, so d need not be known,
-nothing of size d is held, and features that arrive later sketch consistently. The values are a file format:
-tests freeze them. numba only; arrays in, arrays out.
+nothing of size d is held, and later features sketch consistently. The values are a file format: tests freeze them.
 """
 
 from __future__ import annotations
@@ -81,10 +80,8 @@ def hash_features(seed, start, stop, n_components, buckets, signs):
     seed : uint64
     start, stop : int64
     n_components : uint64
-    buckets : int32 (stop - start,)
-        Written.
-    signs : float32 (stop - start,)
-        Written: +1 or -1.
+    buckets : int32 (stop - start,); written
+    signs : float32 (stop - start,); written: +1 or -1
     """
     for j in range(stop - start):
         bits = mix(seed, np.uint64(start + j))
@@ -100,8 +97,7 @@ def hash_places(seed, places, out):
     ----------
     seed : uint64
     places : int64 (n,)
-    out : int64 (n,)
-        Written.
+    out : int64 (n,); written
     """
     for i in range(places.shape[0]):
         out[i] = np.int64(mix(seed, np.uint64(places[i])) >> _ONE)

@@ -1,9 +1,7 @@
-"""Sums of scaled rows of a table, in vector registers.
+"""Sums of scaled rows of a table in vector registers, by LLVM forms (see `forms`).
 
-``total += sum_t data[t] * table[indices[t]]`` is what every step on sparse rows costs. Compiled from plain loops, the
-running sums go through memory once for each stored entry; here they stay in registers, a tile of columns at a time.
-Numba has no name for vectors, so what is done to a tile is a plain Python function (what it means, and what runs under
-``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked.
+``total += sum_t data[t] * table[indices[t]]`` dominates every step on sparse rows. Plain loops write the running sums
+to memory for each stored entry; here a tile of columns at a time stays in registers.
 """
 
 from __future__ import annotations
@@ -18,11 +16,12 @@ from streamkm.kernels.intrinsics.forms import arrays_of, compiled_form, prefetch
 
 VECTOR_BYTES = 64
 AHEAD = 24
-"""Entries between the one that is added and the one whose row of the table is asked for: a large table's rows are in no
-near cache, and the processor looks some 20 entries ahead by itself (7.1 to 4.4 ns an entry and 64 columns of 12 MB)."""
+"""Prefetch distance in entries: rows of a large table are in no near cache, and the processor looks some 20 entries
+ahead by itself (7.1 to 4.4 ns an entry and 64 columns of 12 MB).
+"""
 FUSED = ("contract",)  # multiply and add with one rounding where the processor can
 LANES = 16
-"""Columns that a table is padded to a multiple of: whole vectors of float32, twice as many of float64."""
+"""Columns of a table are padded to a multiple of it: whole vectors of float32, twice as many of float64."""
 
 
 def add_tile(total, table, indices, data, start, stop, column, n_vectors, ahead):
@@ -32,19 +31,14 @@ def add_tile(total, table, indices, data, start, stop, column, n_vectors, ahead)
 
     Parameters
     ----------
-    total : float32 or float64 (p,), C-contiguous
-        Added to, in the columns of the tile.
+    total : float32 or float64 (p,), C-contiguous; added to, in the columns of the tile
     table : same dtype (m, p), C-contiguous
     indices : int32 or int64 (nnz,), C-contiguous
     data : same dtype as table (nnz,), C-contiguous
-    start, stop : int64
-        Entries to add.
-    column : int64
-        First column of the tile.
-    n_vectors : int, a literal
-        Width of the tile in vectors of 64 bytes.
-    ahead : int, a literal
-        How many entries ahead rows of the table are asked for; 0: they are not.
+    start, stop : int64; entries to add
+    column : int64; first column of the tile
+    n_vectors : int, a literal; width of the tile in vectors of 64 bytes
+    ahead : int, a literal; how many entries ahead rows of the table are asked for; 0: they are not
     """
     tile = slice(column, column + n_vectors * VECTOR_BYTES // table.itemsize)
     total[tile] += data[start:stop] @ table[indices[start:stop], tile]
@@ -104,8 +98,7 @@ def add_entries(total, table, indices, data, start, stop):
 
     Parameters
     ----------
-    total : float32 or float64 (p,)
-        Added to.
+    total : float32 or float64 (p,); added to
     table : same dtype (m, p), C-contiguous; p a multiple of `LANES`
     indices : int32 or int64 (nnz,)
     data : same dtype as table (nnz,)
@@ -136,19 +129,17 @@ _ZERO = np.float32(0.0)
 
 @kernel
 def products_of_nonzeros(rows, table, bias, out):
-    """``bias + rows @ table`` by the entries of dense rows other than 0; O(v * d + nnz * c).
+    """Compute ``bias + rows @ table`` by the nonzero entries of dense rows; O(v * d + nnz * c).
 
-    All rows meet one piece of the table, `TILE` columns of `PIECE` features, before the next one: it stays in the
-    cache. A row's sums run over its features in order, whatever the other rows.
+    All rows meet one cached piece of the table, `TILE` columns of `PIECE` features, before the next. A row's sums run
+    over its features in order, whatever the other rows.
 
     Parameters
     ----------
     rows : float32 (at least v, d)
-    table : float32 (tiles, d, TILE)
-        Columns, a tile after the other; those of the last are filled up.
+    table : float32 (tiles, d, TILE); columns, a tile after the other; those of the last are filled up
     bias : float32 (tiles, TILE)
-    out : float32 (v, c)
-        Written.
+    out : float32 (v, c); written
     """
     n_rows, n_columns = out.shape
     n_features = rows.shape[1]

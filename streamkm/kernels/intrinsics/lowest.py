@@ -1,8 +1,4 @@
-"""The search for the two lowest scores of rows, beside the products that scores are made of.
-
-What is done is a plain Python function (what it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form
-that compiled callers get instead. Nothing is bounds-checked.
-"""
+"""Search for the two lowest scores of rows, beside the products that scores are made of; LLVM forms (see `forms`)."""
 
 from __future__ import annotations
 
@@ -27,31 +23,24 @@ from streamkm.kernels.intrinsics.forms import (
 
 
 def lower(totals, n_rows, bias, column, n_columns, state, last, first, labels, scores, second_scores):
-    """Go on with the search for the two lowest scores of rows, lane by lane; at the last panel, among all lanes.
+    """Continue the search for the two lowest scores of rows, lane by lane; at the last panel, among all lanes.
 
-    Of equal scores, the first column is found.
+    Ties go to the first column.
 
     Parameters
     ----------
-    totals : float32 or float64 (at least n_rows, width), C-contiguous
-        Products of the rows with a panel.
+    totals : float32 or float64 (at least n_rows, width), C-contiguous; products of the rows with a panel
     n_rows : int64
-    bias : same dtype (p,), C-contiguous
-        What is added to the products of a column; infinite where padded.
+    bias : same dtype (p,), C-contiguous; added to the products of a column, infinite where padded
     column, n_columns : int64
-        First column of the panel among all, and how many are looked at: as many as fill whole vectors. The search
-        begins with column 0.
+        First column of the panel, and columns to search, in whole vectors. The search begins with column 0.
     state : tuple of same dtype (at least n_rows, lanes) twice, and int32 (at least n_rows, lanes), C-contiguous
-        Lowest and second lowest scores so far of the columns of each lane, and the first column of the vector that the
-        lowest is of; written but at the last panel.
-    last : bool
-        Whether this panel is the last.
-    first : int64
-        Where in the arrays to come the rows begin.
-    labels : int32 (n,)
-        Columns of the lowest scores; written at the last panel, as are
-    scores, second_scores : same dtype (n,)
-        the lowest scores and the second lowest.
+        Each lane's lowest and second lowest scores so far, and the first column of the lowest's vector; written before
+        the last panel.
+    last : bool; whether this panel is the last
+    first : int64; position of the rows in the arrays that follow
+    labels : int32 (n,); columns of the lowest scores, written at the last panel
+    scores, second_scores : same dtype (n,); the two lowest scores, written at the last panel
     """
     (best, seconds, where), lanes = state, vector_lanes(totals)
     if column == 0:
@@ -121,12 +110,12 @@ def _lower(typing, totals, n_rows, bias, column, n_columns, state, last, first, 
 
 
 def _lesser(builder, one, other):
-    """The lesser of two numbers, lane by lane."""
+    """Take the lesser of two numbers, lane by lane."""
     return builder.select(builder.fcmp_ordered("<", one, other), one, other)
 
 
 def _lowest(builder, best, second, where):
-    """Column, score and second score of a row, of what `lower` holds of it."""
+    """Find column, score and second score of a row in the state of `lower`."""
     kind, numbers, lanes = best.type, where.type, best.type.count
     columns = builder.add(where, ir.Constant(numbers, list(range(lanes))))
     score = _lowest_lane(builder, best, builder.fcmp_ordered)
@@ -142,7 +131,7 @@ def _lowest(builder, best, second, where):
 
 
 def _lowest_lane(builder, values, compare):
-    """The lowest number of a vector, by halves."""
+    """Find the lowest number of a vector by halves."""
     while values.type.count > 1:
         first, second = halves(builder, values)
         values = builder.select(compare("<", first, second), first, second)

@@ -1,8 +1,4 @@
-"""Products of a few pairs of rows: rough ones, for bounds, and those that `products` has, to the bit.
-
-What is done is a plain Python function (what it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form
-that compiled callers get instead. Nothing is bounds-checked.
-"""
+"""Products of a few pairs of rows: rough ones for bounds, or the bits of `products`; LLVM forms (see `forms`)."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ from streamkm.kernels.intrinsics.forms import (
 from streamkm.kernels.intrinsics.products import DEPTH
 
 CHAINS = 8
-"""Products that are computed side by side: a chain alone waits for its own sums."""
+"""Products computed side by side: a chain alone waits for its own sums."""
 
 
 def rough_product(a, first, b, other, n):
@@ -33,11 +29,9 @@ def rough_product(a, first, b, other, n):
 
     Parameters
     ----------
-    a, b : float32 ndarray, C-contiguous
-        Entries are counted through all dimensions.
+    a, b : float32 ndarray, C-contiguous; entries are counted through all dimensions
     first, other : int64
-    n : int, a literal
-        A multiple of 16.
+    n : int, a literal; a multiple of 16
 
     Returns
     -------
@@ -74,11 +68,9 @@ def short_product(a, first, b, other, n):
 
     Parameters
     ----------
-    a, b : int16 ndarray, C-contiguous
-        Entries are counted through all dimensions.
+    a, b : int16 ndarray, C-contiguous; entries are counted through all dimensions
     first, other : int64
-    n : int, a literal
-        A power of two.
+    n : int, a literal; a power of two
 
     Returns
     -------
@@ -107,19 +99,15 @@ def _short_product(typing, a, first, b, other, n):
 
 
 def chained_products(a, firsts, b, others, at, n, out):
-    """`CHAINS` products as `products` has them, to the bit: chains of `products.DEPTH` numbers, added up in order.
+    """Compute `CHAINS` products as `products` does, to the bit: chains of `products.DEPTH` numbers, added up in order.
 
     Parameters
     ----------
-    a, b : float32 ndarray, C-contiguous
-        Entries are counted through all dimensions.
-    firsts, others : int64 (q,)
-        Where rows of both begin.
-    at : int64
-        The first of `CHAINS` entries of `firsts` and `others`, and of those of
+    a, b : float32 ndarray, C-contiguous; entries are counted through all dimensions
+    firsts, others : int64 (q,); starts of the rows of a and b
+    at : int64; first of `CHAINS` entries of `firsts`, `others` and `out`
     n : int64
-    out : float32 (q,)
-        that are written.
+    out : float32 (q,); written
     """
     x, y = a.reshape(-1), b.reshape(-1)
     for q in range(at, at + CHAINS):

@@ -1,7 +1,6 @@
-"""Products of matrices by the kernel of `products`: the same bits whatever rows come along, threads or BLAS.
+"""Products of matrices by the kernel of `products`: the same bits whatever other rows, threads or BLAS there are.
 
-What maps rows (projections, principal directions, kernel values, random features) and what adds up outer products of
-rows goes through here.
+Maps of rows (projections, directions, kernel values, random features) and sums of outer products use it.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ class Panels:
 
     Attributes
     ----------
-    table : float32 or float64 (m * p,)
-        See `products`; p is the number of columns, padded to whole vectors.
-    n_features, n_columns : int
-        Shape of the matrix, m and c.
+    table : float32 or float64 (m * p,); see `products`; p is the number of columns, padded to whole vectors
+    n_features, n_columns : int; shape of the matrix, m and c
     """
 
     table: Any
@@ -57,16 +54,11 @@ class Panels:
 
         Parameters
         ----------
-        X : ndarray (n, m) of any real dtype
-            Rows are turned to the matrix's dtype block by block.
-        shift : float64 (m,), optional
-            Taken from the rows, in float64, before they are rounded.
-        out : ndarray (n, at least c) of the matrix's dtype, C-contiguous, optional
-            Where to write.
-        add : bool
-            Whether to add to what is there.
-        n_columns : int, optional
-            The first so many columns only.
+        X : ndarray (n, m) of any real dtype; rows are turned to the matrix's dtype block by block
+        shift : float64 (m,), optional; taken from the rows, in float64, before they are rounded
+        out : ndarray (n, at least c) of the matrix's dtype, C-contiguous, optional; where to write
+        add : bool; whether to add to what is there
+        n_columns : int, optional; the first so many columns only
 
         Returns
         -------
@@ -92,8 +84,7 @@ def add_outer_products(X: Any, sums: Any) -> None:
     Parameters
     ----------
     X : float64 (n, c)
-    sums : float64 (c, c)
-        Added to; above the diagonal it holds anything.
+    sums : float64 (c, c); added to; above the diagonal it holds anything
     """
     panels, columns = Panels.of(X), X.T
     for first in range(0, len(columns), BLOCK_ROWS):

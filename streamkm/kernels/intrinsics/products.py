@@ -1,12 +1,9 @@
-"""Products of dense rows with a table, in a fixed order.
+"""Products of dense rows with a table, in a fixed order; LLVM forms (see `forms`).
 
-Every entry of a product is one chain of fused multiply-adds over `DEPTH` features, and these chains are added up in
-order. So it has the same bits wherever its row lies, whatever rows come along, on any number of threads and with
-vectors of any width; a BLAS promises none of that. A table of shape (m, k) is laid out in panels of `PANEL_BYTES` a
-feature, one (m, width) after the other, the last of what is left (see `panel_stop`), so that a panel stays in the
-cache while `BLOCK_ROWS` rows pass it. What is done to a tile is a plain Python function (what it means, and what runs
-under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked. May
-import core, forms, numba and numpy only.
+Every entry of a product is chains of fused multiply-adds over `DEPTH` features each, added up in order. Its bits depend
+on neither other rows, threads nor the width of vectors, which a BLAS does not promise. A table (m, k) is laid out in
+panels of `PANEL_BYTES` a feature, each (m, width) (see `panel_stop`), so that a panel stays in the cache while
+`BLOCK_ROWS` rows pass it. May import core, forms, numba and numpy only.
 """
 
 from __future__ import annotations
@@ -35,27 +32,28 @@ from streamkm.kernels.intrinsics.forms import (
 )
 
 PANEL_BYTES = 3 * LINE_BYTES
-"""Of a feature in a panel: three vectors of 64 bytes, or twice three of 32."""
+"""Bytes of a feature in a panel: three vectors of 64 bytes, or twice three of 32."""
 WIDEST_BYTES = PANEL_BYTES + LINE_BYTES
-"""Of a feature in the last panel: a line left over would make a tile of one vector, which waits for its loads."""
+"""Bytes of a feature in the last panel: a leftover line would make a tile of one vector, which waits for its loads."""
 BLOCK_ROWS = 96
 """Rows that a panel serves before the next one: a multiple of the rows of every tile."""
 COPIED_ROWS = 4 * BLOCK_ROWS
-"""Rows of another layout that are copied at a time."""
+"""Rows of another layout copied at a time."""
 DEPTH = 128
-"""Features of one chain: what a tile reads of a panel then fits the nearest cache, and rounding grows with this
-number and that of the chains, not with their product."""
+"""Features of one chain: its part of a panel fits the nearest cache, and rounding grows with the sum of this and the
+number of chains, not with their product.
+"""
 WIDE = 2048
-"""Features of a block that are copied at a time, a multiple of `DEPTH`: memory does not grow with the rows' width."""
+"""Features of a block copied at a time, a multiple of `DEPTH`: bounds memory for wide rows."""
 NARROW_BYTES = 32
-"""Of the vectors of columns that are left over, on every processor: few of them fill a wider one."""
+"""Bytes of vectors for leftover columns, on every processor: few columns fill a wider one."""
 TILE_ROWS = {32: {3: 4, 2: 6, 1: 12}, 64: {3: 8, 2: 8, 1: 8}}
 """Rows of a tile by the bytes of a vector and the vectors of a row: their sums fill the registers."""
 
 
 @register_jitable
 def panel_stop(column: int, n_padded: int, itemsize: int) -> int:
-    """Where the panel ends that begins at a column of a table of `n_padded` columns."""
+    """Find the end of the panel that begins at a column of a table of `n_padded` columns."""
     return n_padded if (n_padded - column) * itemsize <= WIDEST_BYTES else column + PANEL_BYTES // itemsize
 
 
@@ -67,24 +65,15 @@ def multiply_columns(
     Parameters
     ----------
     X : float32 or float64 (n, m), C-contiguous
-    table : same dtype (entries,)
-        Panels, one after the other.
-    totals : same dtype (at least to_row + n_rows, at least to_column + width), C-contiguous
-        Written.
-    first_row, n_rows : int64
-        Rows to multiply. Whole tiles are read and written, up to `BLOCK_ROWS`.
-    feature, depth : int64
-        First column of X, and the length of the chain.
-    place, width : int64
-        Where the panel's row of that feature begins in the table, and the panel's width.
-    fresh : bool
-        Whether sums begin here.
-    to_row, to_column : int64
-        Where the products of the first row and the panel's first column go.
-    column : int64
-        First column in the panel, and
-    n_vectors : int, a literal
-        how many vectors of `vector_lanes` follow from there: 1, 2 or 3; or 0: one of `NARROW_BYTES`.
+    table : same dtype (entries,); panels, one after the other
+    totals : same dtype (at least to_row + n_rows, at least to_column + width), C-contiguous; written
+    first_row, n_rows : int64; rows to multiply. Whole tiles are read and written, up to `BLOCK_ROWS`.
+    feature, depth : int64; first column of X, and the length of the chain
+    place, width : int64; where the panel's row of that feature begins in the table, and the panel's width
+    fresh : bool; whether sums begin here
+    to_row, to_column : int64; where the products of the first row and the panel's first column go
+    column : int64; first column in the panel
+    n_vectors : int, a literal; vectors of `vector_lanes` from there on: 1, 2 or 3; or 0: one of `NARROW_BYTES`
     """
     n_columns = n_vectors * vector_lanes(table) or NARROW_BYTES // table.itemsize
     columns = slice(column, column + n_columns)
@@ -133,7 +122,7 @@ def _multiply_columns(
 
 
 def multiply_code(builder, dtype, n_vectors, features, n_bytes, arrays, numbers):
-    """LLVM code of `multiply_columns` for vectors of `n_bytes`."""
+    """Write LLVM code of `multiply_columns` for vectors of `n_bytes`."""
     X, table, totals = arrays
     first_row, n_rows, feature, depth, place, width, fresh, to_row, to_column, column = numbers
     align = dtype.bitwidth // 8
@@ -184,26 +173,21 @@ def multiply_code(builder, dtype, n_vectors, features, n_bytes, arrays, numbers)
 def multiply_panel(X, first_row, n_rows, n_features, table, place, width, n_columns, fresh, totals, to_row, to_column):
     """Multiply a block of rows with a panel: ``totals[rows, columns] (+)= X[rows, :n_features] @ panel``.
 
-    O(n_rows * n_features * n_columns). Inlined: as a function of its own it would be compiled again in every caller.
+    O(n_rows * n_features * n_columns). Inlined: on its own it would be compiled again in every caller.
 
     Parameters
     ----------
     X : float32 or float64 (n, at least n_features), C-contiguous
         With rows to fill `n_rows` up to a multiple of those of a tile: up to `BLOCK_ROWS`.
-    first_row, n_rows : int64
-        A block: at most `BLOCK_ROWS` rows.
+    first_row, n_rows : int64; a block: at most `BLOCK_ROWS` rows
     n_features : int64
     table : same dtype (entries,)
-    place, width : int64
-        Where the panel, or its first feature that is looked at, begins in the table, and its width.
-    n_columns : int64
-        Columns that are needed, at most `width`.
-    fresh : bool
-        Whether sums begin here.
+    place, width : int64; where the panel, or its first feature that is looked at, begins in the table, and its width
+    n_columns : int64; columns that are needed, at most `width`
+    fresh : bool; whether sums begin here
     totals : same dtype (to_row + BLOCK_ROWS, at least to_column + n_columns, filled up to whole vectors), C-contiguous
         Written. Rows and columns beyond those that are needed hold anything.
-    to_row, to_column : int64
-        Where the products of the first row and the panel's first column go.
+    to_row, to_column : int64; where the products of the first row and the panel's first column go
     """
     lanes, narrow = vector_lanes(table), NARROW_BYTES // table.itemsize
     for feature in range(0, n_features, DEPTH):
@@ -240,14 +224,10 @@ def load_block(X, first, n_rows, feature, n_features, shift, scale, out):
     Parameters
     ----------
     X : real (n, m)
-    first, n_rows : int64
-    feature, n_features : int64
-    shift : float64 (m,) or (0,)
-        Empty: none.
-    scale : float64
-        A power of two.
-    out : float32 or float64 (at least n_rows, at least n_features)
-        Written.
+    first, n_rows, feature, n_features : int64
+    shift : float64 (m,) or (0,); empty: none
+    scale : float64; a power of two
+    out : float32 or float64 (at least n_rows, at least n_features); written
     """
     for i in range(n_rows):
         row, there = X[first + i], out[i]
@@ -263,10 +243,9 @@ def load_block(X, first, n_rows, feature, n_features, shift, scale, out):
 
 
 def block_room(table: Any, n_features: int, n_columns: int) -> tuple[Any, Any]:
-    """Room for a block of rows, as far as it is copied, and for its products with panels.
+    """Room for the copy of a block of rows, and for its products with panels.
 
-    Rows of up to `WIDE` features are multiplied with one panel after the other; of wider ones, a piece at a time is
-    multiplied with all.
+    Rows of up to `WIDE` features meet one panel after the other; wider ones meet all panels a piece at a time.
 
     Parameters
     ----------
@@ -290,13 +269,10 @@ def multiply_wide(X, first, n_rows, shift, scale, table, n_padded, n_columns, bl
 
     Parameters
     ----------
-    X, first, n_rows, shift, scale
-        As of `load_block`.
+    X, first, n_rows, shift, scale : as of `load_block`
     table : float32 or float64 (m * n_padded,)
-    n_padded, n_columns : int64
-        Columns of the table, and those that are needed.
-    block, totals
-        As `block_room` gives them; written.
+    n_padded, n_columns : int64; columns of the table, and those that are needed
+    block, totals : as `block_room` gives them; written
     """
     for feature in range(0, X.shape[1], WIDE):
         n_features = min(WIDE, X.shape[1] - feature)
@@ -312,14 +288,12 @@ def multiply_wide(X, first, n_rows, shift, scale, table, n_padded, n_columns, bl
 
 @kernel
 def multiply_narrow(X, shift, table, n_columns, add, block, totals, out):
-    """As `multiply`, of rows of up to `WIDE` features.
+    """Multiply as `multiply` does, rows of up to `WIDE` features.
 
     Parameters
     ----------
-    X, shift, table, n_columns, add, out
-        As of `multiply`.
-    block, totals
-        As `block_room` gives them; written.
+    X, shift, table, n_columns, add, out : as of `multiply`
+    block, totals : as `block_room` gives them; written
     """
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
@@ -329,7 +303,7 @@ def multiply_narrow(X, shift, table, n_columns, add, block, totals, out):
 
 @kernel
 def multiply_ready(X, shift, table, n_columns, add, block, totals, out):
-    """As `multiply_narrow`, of C-contiguous rows of the table's dtype and without a shift: read where they are."""
+    """Multiply as `multiply_narrow` does, in place: C-contiguous rows of the table's dtype without a shift."""
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
         rows, start = X, first
@@ -343,8 +317,8 @@ def multiply_ready(X, shift, table, n_columns, add, block, totals, out):
 def _multiply_block(rows, start, n_rows, first, table, n_columns, add, totals, out):
     """Multiply a block of rows with all panels.
 
-    Products go where they belong, by vectors, the last of which may write some again; fewer columns than a vector has,
-    fewer rows than a block, and what is added to go by way of `totals`.
+    Products are written in place by whole vectors, the last of which may overlap; narrow tables, short blocks and
+    additions go by way of `totals`.
     """
     n_features, narrow, column = rows.shape[1], NARROW_BYTES // table.itemsize, 0
     n_padded = table.shape[0] // max(1, n_features)
@@ -369,7 +343,7 @@ def _multiply_block(rows, start, n_rows, first, table, n_columns, add, totals, o
 
 @kernel
 def multiply_pieces(X, shift, table, n_columns, add, block, totals, out):
-    """As `multiply_narrow`, of wider rows."""
+    """Multiply as `multiply_narrow` does, wider rows."""
     n_padded = table.shape[0] // X.shape[1]
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
@@ -386,18 +360,12 @@ def multiply(X: Any, shift: Any, table: Any, n_columns: int, add: bool, out: Any
 
     Parameters
     ----------
-    X : float32 or float64 (n, m)
-        Turned to the table's dtype block by block.
-    shift : float64 (m,) or (0,)
-        Empty: none.
-    table : float32 or float64 (m * p,)
-        In panels.
-    n_columns : int
-        Columns that are needed.
-    add : bool
-        Whether to add to what `out` holds.
-    out : dtype of the table (n, at least n_columns), C-contiguous
-        Written.
+    X : float32 or float64 (n, m); turned to the table's dtype block by block
+    shift : float64 (m,) or (0,); empty: none
+    table : float32 or float64 (m * p,); in panels
+    n_columns : int; columns that are needed
+    add : bool; whether to add to what `out` holds
+    out : dtype of the table (n, at least n_columns), C-contiguous; written
     """
     if not X.flags.c_contiguous and X.shape[1] <= WIDE:  # rare, and a second to compile for each layout
         for first in range(0, len(X), COPIED_ROWS):
@@ -412,7 +380,7 @@ def multiply(X: Any, shift: Any, table: Any, n_columns: int, add: bool, out: Any
 
 @nb.njit(inline="always")
 def _write(totals, n_rows, first, column, n_columns, add, out):
-    """Write the products with a panel to where they belong."""
+    """Write the products with a panel to their place in the result."""
     for i in range(n_rows):
         written, total = out[first + i], totals[i]
         for j in range(n_columns):

@@ -1,9 +1,7 @@
-"""Sums over the numbers of two rows, in a fixed order.
+"""Sums over the numbers of two rows, in a fixed order; LLVM forms (see `forms`).
 
-A sum that the compiler may reorder has other last bits on another processor, or for memory that is read-only. These run
-in `N_LANES` lanes, whatever the processor has, which are added up in a tree; what is left over is added last. What is
-done is a plain Python function (what it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that
-compiled callers get instead. Nothing is bounds-checked.
+Sums that a compiler may reorder have other last bits on other processors, or for read-only memory. These run in
+`N_LANES` lanes on any processor, which are added up in a tree; leftover numbers are added last.
 """
 
 from __future__ import annotations
@@ -27,8 +25,7 @@ def dot(a, first, b, other, n):
 
     Parameters
     ----------
-    a, b : float32 or float64 ndarray, C-contiguous
-        Entries are counted through all dimensions.
+    a, b : float32 or float64 ndarray, C-contiguous; entries are counted through all dimensions
     first, other, n : int64
 
     Returns
@@ -75,10 +72,7 @@ def squared_norm_pair(a, first, n):
 
 @kernel(inline="always")
 def add_square_pair(value, high, low):
-    """Add the square of a number to a sum of two parts, without loss: (high, low).
-
-    Knuth's sum of two numbers, and the error of a product by a fused multiply-add.
-    """
+    """Add a square to a sum of two parts (high, low) without loss, by Knuth's sum and a fused multiply-add."""
     square = value * value
     lost = fused(value, value, -square)
     total = high + square
@@ -88,7 +82,7 @@ def add_square_pair(value, high, low):
 
 
 def fused(a, b, c):
-    """``a * b + c`` of numbers in float64, rounded once."""
+    """Compute ``a * b + c`` in float64, rounded once."""
     return float(Fraction(a) * Fraction(b) + Fraction(c))
 
 
@@ -143,7 +137,7 @@ def _add_chi_squared(builder, fma, x, y, total):
 
 
 def _compile(meaning, add_term):
-    """Give compiled callers of a function its LLVM form: `add_term` adds a term to a total, of vectors and numbers."""
+    """Give compiled callers of a function its LLVM form; `add_term` adds a term to a total, of vectors or numbers."""
 
     @compiled_form(meaning)
     def in_lanes(typing, a, first, b, other, n):

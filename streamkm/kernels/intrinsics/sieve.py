@@ -1,8 +1,6 @@
-"""Which products of short rows with a panel are low enough: one bit for each row and column, never the product itself.
+"""Marks of low products of short rows with a panel: one bit for each row and column; LLVM forms (see `forms`).
 
-Products that are only compared with a limit need not leave the registers, and bounds can be products of bytes. What is
-done is a plain Python function (what it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that
-compiled callers get instead. Nothing is bounds-checked.
+Products that are only compared with a limit need not leave the registers, and bounds can be products of bytes.
 """
 
 from __future__ import annotations
@@ -28,51 +26,44 @@ from streamkm.kernels.intrinsics.forms import (
 )
 
 PANEL_COLUMNS = 48
-"""Columns of a panel: three vectors of 64 bytes, or three times two of 32; six bytes of marks."""
+"""Columns of a panel: three vectors of 64 bytes, or twice three of 32; six bytes of marks."""
 TILE = {64: (8, 3), 32: (6, 2)}
 """Rows and vectors of a tile by the bytes of a vector: their sums fill the registers."""
 DEPTH = 32
 """Bytes of a row."""
 STEP = 4
-"""Bytes that are multiplied at a time, with so many of each column: they fill one lane of 32 bits."""
+"""Bytes of each column multiplied at a time: they fill one lane of 32 bits."""
 OFFSET = 64
-"""What is added to the bytes of rows, but for the last, so that they are not negative."""
+"""Offset of the bytes of rows, but for the last, so that they are not negative."""
 HEADS = 2
-"""Times `STEP` bytes that a column begins with: a sum of 32 bits, and the same in two of 16."""
+"""Heads of a column, `STEP` bytes each: a sum of 32 bits, and the same in two of 16."""
 PANEL_BYTES = PANEL_COLUMNS * (HEADS * STEP + DEPTH)
 BYTE, SHORT = ir.IntType(8), ir.IntType(16)
 
 
 def mark_columns(X, first, n_rows, table, place, units, bias, column, row_units, limits, marks, at):
-    """Mark the columns of a panel whose product with a row, and bias, is not above the row's limit.
+    """Mark the columns of a panel whose product with a row, plus bias, is at most the row's limit.
 
-    The readable form is ``marks[:, at:at + 6] = packbits(~(X @ panel * units * row_units + bias > limits[:, None]))``;
-    of a score that is no number too. Where a processor does not add products of bytes up in 32 bits, each of the two
-    halves of a product, the first and the last two bytes of every `STEP`, is added up in 16: what is lost on the way
-    comes back at the end, if it is below 2^15.
+    The readable form is ``marks[:, at:at + 6] = packbits(~(X @ panel * units * row_units + bias > limits[:, None]))``,
+    so NaN is marked too. Where a processor cannot sum byte products in 32 bits, each half of a product (the first and
+    last two bytes of every `STEP`) is summed in 16: overflow on the way cancels if the result is below 2^15.
 
     Parameters
     ----------
     X : uint8 (n, DEPTH), C-contiguous
         Of numbers, and `OFFSET`, at most 127; with rows to fill `n_rows` up to whole tiles.
-    first, n_rows : int64
-        Rows to look at.
+    first, n_rows : int64; rows to look at
     table : int8 (entries,)
         Panels (HEADS + DEPTH / STEP, PANEL_COLUMNS, STEP): the sum that a product with each column begins with, which
         takes `OFFSET` away again, int32; it once more for the two halves, int16, and bytes.
-    place : int64
-        Where the panel begins.
-    units, bias : float32 (p,)
-        What products with a column are multiplied by, and what is added.
-    column : int64
-        First column of the panel among all.
-    row_units : float32 (n,)
-        What products with a row are multiplied by.
+    place : int64; start of the panel
+    units, bias : float32 (p,); factors of products with a column, and their addends
+    column : int64; first column of the panel among all
+    row_units : float32 (n,); factors of products with a row
     limits : float32 (at least n_rows, filled up)
     marks : uint64 (at least n_rows, filled up; words), C-contiguous
         Written: six bytes of each row, the lowest bit first.
-    at : int64
-        Where in a row, in bytes.
+    at : int64; position in a row, in bytes
     """
     panel = table[place : place + PANEL_BYTES].reshape(-1, PANEL_COLUMNS * STEP)
     rows = X[first : first + n_rows].astype(np.int32).reshape(n_rows, -1, STEP)
@@ -155,14 +146,10 @@ class ByteSums(NamedTuple):
 
     Attributes
     ----------
-    kind : VectorType
-        Of sums.
-    head : int
-        Which of the `HEADS` they begin with.
-    add : callable
-        Of sums, bytes that are not negative and signed ones: the sums with their products.
-    end : callable
-        From sums to whole products, in 32 bits.
+    kind : VectorType; of sums
+    head : int; which of the `HEADS` they begin with
+    add : callable; adds products of nonnegative and signed bytes to sums
+    end : callable; turns sums into whole products, in 32 bits
     """
 
     kind: ir.VectorType
@@ -172,7 +159,7 @@ class ByteSums(NamedTuple):
 
 
 def byte_sums(builder, n_bytes, features):
-    """The best that a processor has: four products added up in 32 bits at once, or two in 16; the same in the end."""
+    """Choose a processor's best way: four products summed in 32 bits at once, or two in 16; the results agree."""
     words = ir.VectorType(NUMBER, n_bytes // 4)
     bits, need = {32: (256, "+avxvnni"), 64: (512, "+avx512vnni")}[n_bytes]
     if need in features.split(","):
@@ -191,7 +178,7 @@ def byte_sums(builder, n_bytes, features):
 
 
 def byte_products(builder, n_bytes, features):
-    """A function of an LLVM builder's vectors of bytes, the first not negative: sums of two products, in 16 bits."""
+    """Make a function of LLVM vectors of bytes, the first nonnegative: sums of two products, in 16 bits."""
     given = ir.VectorType(BYTE, n_bytes)
     shorts = ir.VectorType(SHORT, n_bytes // 2)
     name = {"+avx2": "llvm.x86.avx2.pmadd.ub.sw", "+avx512bw": "llvm.x86.avx512.pmaddubs.w.512"}
@@ -210,7 +197,7 @@ def byte_products(builder, n_bytes, features):
 
 
 def joined_halves(builder, n_bytes, features):
-    """A function of an LLVM builder's vector of 16-bit numbers: sums of each two, in 32 bits."""
+    """Make a function of an LLVM vector of 16-bit numbers: sums of each two, in 32 bits."""
     lanes = n_bytes // 4
     shorts, words = ir.VectorType(SHORT, 2 * lanes), ir.VectorType(NUMBER, lanes)
     name = {"+avx2": "llvm.x86.avx2.pmadd.wd", "+avx512bw": "llvm.x86.avx512.pmaddw.d.512"}
@@ -228,7 +215,7 @@ def joined_halves(builder, n_bytes, features):
 
 
 def count_bits(word):
-    """How many bits of a word are 1.
+    """Count the bits of a word that are 1.
 
     Parameters
     ----------

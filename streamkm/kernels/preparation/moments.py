@@ -1,7 +1,6 @@
-"""Means and squared deviations of features. numba only; arrays in, arrays out; the caller validates.
+"""Means and squared deviations of features.
 
-The state of every feature is a number of values, their mean, and the sum of their squared deviations from it. A feature
-whose values are all the same has deviations of exactly 0.
+A feature's state is its number of values, their mean, and the sum of squared deviations; exactly 0 if all are equal.
 
 References
 ----------
@@ -24,8 +23,7 @@ def join(counts, means, squares, more, more_means, more_squares):
 
     Parameters
     ----------
-    counts, means, squares : float64 (d,)
-        Changed.
+    counts, means, squares : float64 (d,); changed
     more, more_means, more_squares : float64 (d,)
     """
     for j in range(counts.shape[0]):
@@ -45,8 +43,7 @@ def add_dense(X, counts, means, squares):
     Parameters
     ----------
     X : float32 or float64 (n, d), C-contiguous
-    counts, means, squares : float64 (d,)
-        Changed.
+    counts, means, squares : float64 (d,); changed
     """
     n_rows, n_features = X.shape
     around, n_block = np.empty(n_features), np.empty(n_features)
@@ -78,11 +75,9 @@ def add_entries(indices, data, counts, means, squares):
 
     Parameters
     ----------
-    indices : int32 or int64 (nnz,)
-        Below d.
+    indices : int32 or int64 (nnz,); below d
     data : float32 or float64 (nnz,)
-    counts, means, squares : float64 (d,)
-        Changed.
+    counts, means, squares : float64 (d,); changed
     """
     for t in range(data.shape[0]):
         j = indices[t]

@@ -1,8 +1,7 @@
-"""What is done to the values of rows. numba only; arrays in, arrays out; the caller validates.
+"""Steps that change the values of rows, dense or CSR.
 
-Values of rows lie one after the other, dense rows and CSR rows alike; `starts` says where each row begins. Everything
-is computed in float64 and rounded once. Outputs may be the inputs. NaN is a missing value, which stays NaN and counts
-for nothing; values that a step cannot use become infinite, so that they are never taken for missing ones.
+Values lie row after row; `starts` says where each row begins. Arithmetic is float64, rounded once. Outputs may be the
+inputs. NaN is a missing value: it stays NaN and is ignored; values that a step cannot use become infinite instead.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ def scale_dense(X, shift, factor, out):
     ----------
     X : float32 or float64 (n, d), C-contiguous
     shift, factor : float64 (d,)
-    out : same dtype (n, d), C-contiguous
-        Written.
+    out : same dtype (n, d), C-contiguous; written
     """
     for i in range(X.shape[0]):
         row, scaled = X[i], out[i]
@@ -42,8 +40,7 @@ def fill_dense(X, means, out):
     ----------
     X : float32 or float64 (n, d), C-contiguous
     means : float64 (d,)
-    out : same dtype (n, d), C-contiguous
-        Written.
+    out : same dtype (n, d), C-contiguous; written
     """
     for i in range(X.shape[0]):
         row, filled = X[i], out[i]
@@ -60,8 +57,7 @@ def scale_entries(indices, data, factor, out):
     indices : int32 or int64 (nnz,)
     data : float32 or float64 (nnz,)
     factor : float64 (d,)
-    out : same dtype as data (nnz,)
-        Written.
+    out : same dtype as data (nnz,); written
     """
     n_known = factor.shape[0]
     for t in range(data.shape[0]):
@@ -71,17 +67,16 @@ def scale_entries(indices, data, factor, out):
 
 @kernel
 def log1p(values, out):
-    """Logarithms of 1 + x, within some units of the last place of float64; -infinity for x <= -1.
+    """Compute log(1 + x), within some units of the last place of float64; -infinity for x <= -1.
 
-    By plain arithmetic, so that they have the same bits on every processor. With ``1 + x = 2^e m``, m between the root
-    of 1/2 and that of 2, and ``s = (m - 1) / (m + 1)``: ``log m = 2 (s + s^3 / 3 + s^5 / 5 + ...)``, of which eleven
-    terms are enough; what was lost in adding 1 is added again, over ``1 + x``.
+    By plain arithmetic, for the same bits on every processor: ``1 + x = 2^e m``, m between the roots of 1/2 and 2,
+    ``s = (m - 1) / (m + 1)``, and eleven terms of ``log m = 2 (s + s^3 / 3 + s^5 / 5 + ...)``. The loss of adding 1 is
+    added again, over ``1 + x``.
 
     Parameters
     ----------
     values : float32 or float64 (n,)
-    out : same dtype (n,)
-        Written.
+    out : same dtype (n,); written
     """
     more = np.empty(PIECE)
     bits = more.view(np.int64)
@@ -122,8 +117,7 @@ def common_total(values, starts, total, out):
     values : float32 or float64
     starts : int64 (n + 1,)
     total : float64
-    out : same dtype as values
-        Written.
+    out : same dtype as values; written
     """
     for i in range(starts.shape[0] - 1):
         found, least = 0.0, 0.0
@@ -149,8 +143,7 @@ def unit_length(values, starts, out):
     ----------
     values : float32 or float64
     starts : int64 (n + 1,)
-    out : same dtype as values
-        Written.
+    out : same dtype as values; written
     """
     for i in range(starts.shape[0] - 1):
         largest = 0.0

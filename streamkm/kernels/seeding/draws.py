@@ -1,7 +1,6 @@
-"""Rows drawn: the best of a few for k-means++, by their share of the objective, and so that sums stay what they are.
+"""Draws of rows: trials of k-means++, draws by share of the objective, and draws that preserve sums.
 
-numba only; arrays in, arrays out; the caller validates. `scores` are squared distances to the tried rows less the
-rows' own squared norms.
+`scores` are squared distances to the tried rows less the rows' own squared norms.
 """
 
 from __future__ import annotations
@@ -29,10 +28,8 @@ def best_trial(scores, n_trials, d2norms, weights, closest):
     scores : float32 or float64 (n, at least n_trials)
     n_trials : int
     d2norms : float64 (n,)
-    weights : float64 (n,) or (0,)
-        Empty: every row weighs 1.
-    closest : float64 (n,)
-        Squared distances to the centers so far.
+    weights : float64 (n,) or (0,); empty: every row weighs 1
+    closest : float64 (n,); squared distances to the centers so far
 
     Returns
     -------
@@ -54,19 +51,15 @@ def best_trial(scores, n_trials, d2norms, weights, closest):
 
 @kernel(fastmath=FUSED)
 def take_trial(scores, trial, row, d2norms, weights, closest, mass):
-    """Bring the squared distances and their running weighted sum up to date with one more center. O(n).
+    """Update the squared distances and their running weighted sum for one more center. O(n).
 
     Parameters
     ----------
     scores : float32 or float64 (n, more than trial)
-    trial, row : int
-        Column of the new center, and the row that it is.
-    d2norms : float64 (n,)
-    weights : float64 (n,) or (0,)
-    closest : float64 (n,)
-        Lowered.
-    mass : float64 (n,)
-        Written: ``cumsum(weights * closest)``.
+    trial, row : int; column of the new center, and the row that it is
+    d2norms, weights : float64 (n,), (n,) or (0,)
+    closest : float64 (n,); lowered
+    mass : float64 (n,); written: ``cumsum(weights * closest)``
     """
     weighted = weights.shape[0] > 0
     total = 0.0
@@ -92,20 +85,15 @@ def lowest_by_rate(seed, places, weights, d2, per_weight, per_d2, limit, most, p
     seed : uint64
     places : int64 (n,)
     weights : float64 (n,) or (0,)
-    d2 : float64 (n,)
-        Not negative.
+    d2 : float64 (n,); not negative
     per_weight, per_d2, limit : float64
-    most : int
-        Nothing more is found once there are more than so many.
-    picked : int64 (at least most + 1,)
-        Written: the rows.
-    keys : float64 (at least most + 1,)
-        Written: their keys.
+    most : int; the search ends once it has found more rows
+    picked : int64 (at least most + 1,); written: the rows
+    keys : float64 (at least most + 1,); written: their keys
 
     Returns
     -------
-    int64
-        How many; ``most + 1`` if there are more than `most`.
+    int64; number of rows found; ``most + 1`` if there are more than `most`
     """
     found = 0
     weighted = weights.shape[0] > 0
@@ -128,14 +116,13 @@ def lowest_by_rate(seed, places, weights, d2, per_weight, per_d2, limit, most, p
 def draw_chances(weights, d2, per_weight, per_d2, limit, out):
     """Fill the probabilities that keys of `lowest_by_rate` are below a limit: ``1 - exp(-limit rate)``.
 
-    The C library's function, as NumPy's own is another on processors with wider vectors.
+    By the C library's function: NumPy's own differs on processors with wider vectors.
 
     Parameters
     ----------
     weights, d2 : float64 (n,)
     per_weight, per_d2, limit : float64
-    out : float64 (n,)
-        Written.
+    out : float64 (n,); written
     """
     for i in range(weights.shape[0]):
         out[i] = -math.expm1(-limit * (weights[i] * (per_weight + per_d2 * d2[i])))
@@ -150,22 +137,16 @@ def settle(weights, tops, units, moves, n_units, draw):
 
     Parameters
     ----------
-    weights : float64 (n,)
-        Changed.
+    weights : float64 (n,); changed
     tops : float64 (n,)
-    units : int64 (3,)
-        The rows; changed: those that are still between their bounds come first.
-    moves : float64 (3,)
-        Overwritten.
-    n_units : int
-        2 or 3.
-    draw : float
-        Uniform in (0, 1).
+    units : int64 (3,); the rows; changed: those that are still between their bounds come first
+    moves : float64 (3,); overwritten
+    n_units : int; 2 or 3
+    draw : float; uniform in (0, 1)
 
     Returns
     -------
-    int
-        How many rows are still between their bounds; fewer than before.
+    int; number of rows still between their bounds; fewer than before
     """
     moves[0], moves[1], moves[2] = 1.0, -1.0, 0.0
     if n_units == 3:
@@ -204,20 +185,16 @@ def settle(weights, tops, units, moves, n_units, draw):
 
 @kernel
 def balance(weights, tops, draws):
-    """Take most rows to weight 0, the others to their tops, but for at most one row; neighbours stand for each other.
+    """Move all weights but at most one to 0 or to their tops, by exchanges between neighbours. O(n).
 
-    Every weight keeps its expectation; the sum of all weights stays the same; the number of rows left is
-    ``sum(weights / tops)`` to within 2. Rows next to each other exchange weight, so whatever neighbours have in common
-    is hardly changed in sum. O(n).
+    Every weight keeps its expectation and the sum stays the same; ``sum(weights / tops)`` rows are left, to within 2.
+    Exchanges between neighbours hardly change sums of what these have in common.
 
     Parameters
     ----------
-    weights : float64 (n,)
-        Changed. Rows at 0 or at their tops are left alone.
-    tops : float64 (n,)
-        Not below the weights.
-    draws : float64 (n,)
-        Uniform in (0, 1): one draw a row.
+    weights : float64 (n,); changed. Rows at 0 or at their tops are left alone.
+    tops : float64 (n,); not below the weights
+    draws : float64 (n,); uniform in (0, 1): one draw a row
 
     References
     ----------

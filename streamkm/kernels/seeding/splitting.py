@@ -1,7 +1,6 @@
-"""Two-means inside clusters, for finding those that deserve two centers.
+"""Two-means inside clusters, to find those that deserve two centers.
 
-Functions that a kernel calls here are inlined: on their own they took as long to compile again. numba only; arrays in,
-arrays out; the caller validates.
+Callees of kernels here are inlined: on their own they took as long to compile again.
 """
 
 from __future__ import annotations
@@ -23,18 +22,14 @@ def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
     indptr, indices : int32 or int64
     data : float32 or float64 (nnz,)
     weights : float64 (n,) or (0,)
-    rows : int64 (r,)
-        The cluster's rows.
-    seeds : int64 (2,)
-        The rows of `rows` to start from.
+    rows : int64 (r,); the cluster's rows
+    seeds : int64 (2,); the rows of `rows` to start from
     n_steps : int
-    halves : float64 (2, m)
-        Written: means of the two halves.
+    halves : float64 (2, m); written: means of the two halves
 
     Returns
     -------
-    gain : float64
-        By how much two means lower the sum of squared distances against one; 0 if a half came out empty.
+    gain : float64; by how much two means lower the sum of squared distances against one; 0 if a half came out empty
     """
     n_components = halves.shape[1]
     table = unfilled((n_components, 2), np.float32)
@@ -80,7 +75,7 @@ def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
 
 @kernel(fastmath=FUSED, inline="always")
 def _squares_of_pairs(table, out):
-    """Squared norms of both columns of a table (m, 2), in four chains each."""
+    """Sum the squares of both columns of a table (m, 2), in four chains each."""
     chains = unfilled((4, 2), np.float64)
     chains[:] = 0.0
     whole = table.shape[0] // 4 * 4
@@ -96,7 +91,7 @@ def _squares_of_pairs(table, out):
 
 @kernel(fastmath=FUSED, inline="always")
 def _nearer(indices, data, start, stop, away):
-    """Product of a row's entries with the difference of two columns, in two chains."""
+    """Multiply a row's entries with the difference of two columns, in two chains."""
     first, second = 0.0, 0.0
     for t in range(start, stop - 1, 2):
         first += np.float64(data[t]) * away[np.uint64(indices[t])]
@@ -114,16 +109,13 @@ def split_dense(X, weights, rows, seeds, n_steps, halves):
     ----------
     X : float32 or float64 (n, m), C-contiguous
     weights : float64 (n,) or (0,)
-    rows : int64 (r,)
-    seeds : int64 (2,)
+    rows, seeds : int64 (r,), (2,)
     n_steps : int
-    halves : float64 (2, m)
-        Written: means of the two halves.
+    halves : float64 (2, m); written: means of the two halves
 
     Returns
     -------
-    gain : float64
-        As of `split_csr`.
+    gain : float64; as of `split_csr`
     """
     n_components = halves.shape[1]
     direction = unfilled(n_components, X.dtype)

@@ -1,4 +1,4 @@
-"""CountSketch of dense and CSR rows. numba only; arrays in, arrays out; the caller validates.
+"""CountSketch of dense and CSR rows.
 
 The readable form is ``Y[i, h(j)] += s(j) * X[i, j]`` for every stored entry, with bucket h and sign s of
 `streamkm.kernels.intrinsics.hashing`.
@@ -15,25 +15,22 @@ from streamkm.kernels.sketch.scattering import scatter_columns
 
 _ONE = np.uint64(1)
 MOST_TURNED = 2048
-"""Components up to which rows are summed side by side: the sums of sixteen rows then stay in the second-level cache."""
+"""Components up to which rows are summed side by side: sums of sixteen rows then fit the second-level cache."""
 
 
 @kernel
 def sketch_dense(X, buckets, signs, out):
     """Add the CountSketch of dense rows to `out`.
 
-    Up to `MOST_TURNED` components by whole vectors of rows. Beyond, four rows at a time share each look-up of a bucket
-    and a sign; their scattered sums are independent of one another, so that the processor overlaps them.
+    Up to `MOST_TURNED` components by whole vectors of rows. Beyond, four rows at a time share each look-up of bucket
+    and sign, and the processor overlaps their scattered sums.
 
     Parameters
     ----------
     X : float32 or float64 (n, d), C-contiguous
-    buckets : int32 (d,)
-        Each in [0, m).
-    signs : float32 or float64 (d,)
-        Scale included.
-    out : same dtype as X (n, m), C-contiguous
-        Added to.
+    buckets : int32 (d,); each in [0, m)
+    signs : float32 or float64 (d,); scale included
+    out : same dtype as X (n, m), C-contiguous; added to
     """
     if out.shape[1] <= MOST_TURNED:
         scatter_columns(X, buckets, signs, out)
@@ -58,23 +55,19 @@ def sketch_dense(X, buckets, signs, out):
 def sketch_csr(seeds, bounds, scale, indptr, indices, data, out_indices, out_data):
     """Relabel the stored entries of CSR rows: bucket for feature, signed value for value, in each of s blocks.
 
-    The entries of a row are written block by block, so that the inner loop is over neighbours in memory. Entries of a
-    row that meet in a bucket are left side by side (their sum is the sketch): products with centers need no merging,
-    and merging costs as much as the sketch.
+    A row is written block by block, so that the inner loop runs over neighbours in memory. Entries that meet in a
+    bucket stay side by side (their sum is the sketch): products with centers need no merging, and that costs as much as
+    sketching.
 
     Parameters
     ----------
-    seeds : uint64 (s,)
-        Of the blocks.
-    bounds : uint64 (s + 1,)
-        Block r has the components from bounds[r] to bounds[r + 1].
+    seeds : uint64 (s,); seeds of the blocks
+    bounds : uint64 (s + 1,); block r has the components from bounds[r] to bounds[r + 1]
     scale : float32
     indptr, indices : int32 or int64
     data : (nnz,) any real dtype
-    out_indices : int32 (s * nnz,)
-        Written: row i from s * indptr[i].
-    out_data : float32 (s * nnz,)
-        Written.
+    out_indices : int32 (s * nnz,); written: row i from s * indptr[i]
+    out_data : float32 (s * nnz,); written
     """
     n_blocks = seeds.shape[0]
     for i in range(indptr.shape[0] - 1):
@@ -99,13 +92,11 @@ def sketch_csr_to_dense(seeds, bounds, scale, indptr, indices, data, out):
 
     Parameters
     ----------
-    seeds : uint64 (s,)
-    bounds : uint64 (s + 1,)
+    seeds, bounds : uint64 (s,), (s + 1,)
     scale : same dtype as data
     indptr, indices : int32 or int64
     data : float32 or float64 (nnz,)
-    out : float32 or float64 (n, m)
-        Added to.
+    out : float32 or float64 (n, m); added to
     """
     for i in range(indptr.shape[0] - 1):
         y = out[i]
@@ -123,12 +114,10 @@ def merged_d2norms(n_components, indptr, indices, data, out):
 
     Parameters
     ----------
-    n_components : int64
-        All indices are below it.
+    n_components : int64; all indices are below it
     indptr, indices : int32 or int64
     data : float32 or float64 (nnz,)
-    out : float64 (n,)
-        Written.
+    out : float64 (n,); written
     """
     buckets = unfilled(n_components, np.float64)
     buckets[:] = 0.0

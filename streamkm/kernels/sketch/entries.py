@@ -1,11 +1,10 @@
 """Random entries of projections by a counter-based hash, and products of rows with them.
 
-Row j of the map belongs to feature j. Its entries are made of 64-bit words, hashes of (seed, j, q), so neither d nor m
-need be known: 64 signs of one, or components 2 q and 2 q + 1 of its two halves. Normals are by Box and Muller's method
-("A note on the generation of random normal deviates", Ann. Math. Stat. 29, 1958) in float32: only additions, products,
-square roots and bits, no fused operations, so that every machine makes the same ones. Logarithm, sine and cosine are
-polynomials on small intervals. Entries reach 6.76 standard deviations; they are good to 1e-6 but where a pair is
-shorter than 1e-3 (one in two million), there to 2.4e-4. numba only; the caller validates.
+Row j of the map belongs to feature j. Its entries come from 64-bit hashes of (seed, j, q), so neither d nor m need be
+known: 64 signs of one, or components 2 q and 2 q + 1 of its halves. Normals are by Box and Muller's method ("A note on
+the generation of random normal deviates", Ann. Math. Stat. 29, 1958) in float32, without fused operations, so that
+every machine makes the same ones. Logarithm, sine and cosine are polynomials on small intervals. Entries reach 6.76
+standard deviations, good to 1e-6, or to 2.4e-4 for pairs shorter than 1e-3 (one in two million).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _ANGLE = _F(np.pi / 2 / (1 << 30))
 
 @kernel(inline="always")
 def _log_1p(x):
-    """log(1 + x) for 1 + x from sqrt(1/2) to sqrt(2)."""
+    """Compute log(1 + x) for 1 + x from sqrt(1/2) to sqrt(2)."""
     p = _F(7.0376836e-2)
     p = p * x - _F(1.1514610e-1)
     p = p * x + _F(1.1676998e-1)
@@ -42,14 +41,14 @@ def _log_1p(x):
 
 @kernel(inline="always")
 def _sine(y):
-    """sin(y) for an eighth of a turn to either side."""
+    """Compute sin(y) for an eighth of a turn to either side."""
     y2 = y * y
     return ((_F(8.3321609e-3) - _F(1.9515296e-4) * y2) * y2 - _F(1.6666655e-1)) * y2 * y + y
 
 
 @kernel(inline="always")
 def _cosine(y):
-    """cos(y) for an eighth of a turn to either side."""
+    """Compute cos(y) for an eighth of a turn to either side."""
     y2 = y * y
     return ((_F(2.4433157e-5) * y2 - _F(1.3887316e-3)) * y2 + _F(4.1666646e-2)) * y2 * y2 - _HALF * y2 + _ONE
 
@@ -65,8 +64,7 @@ def fill_normals(seed, features, out):
     ----------
     seed : uint64
     features : int64 (b,)
-    out : float32 (b, m)
-        Written.
+    out : float32 (b, m); written
     """
     n_components = out.shape[1]
     n_words = (n_components + 1) // 2
@@ -103,8 +101,7 @@ def add_signs(seed, indptr, indices, data, out):
     seed : uint64
     indptr, indices : int32 or int64
     data : float32 or float64 (nnz,)
-    out : same dtype as data (n, m)
-        Added to.
+    out : same dtype as data (n, m); added to
     """
     n_components = out.shape[1]
     for i in range(out.shape[0]):
@@ -122,17 +119,15 @@ def add_signs(seed, indptr, indices, data, out):
 def fill_sparse(seed, limit, features, out):
     """Write entries +1 and -1 with probability limit / 2^33 each, 0 otherwise.
 
-    An entry is the half of the word that the component has (the lower for even components): not zero where the half
-    is below `limit`, and positive where its lowest bit is set.
+    An entry is its component's half of the word (the lower for even components): nonzero if that is below `limit`, and
+    positive if its lowest bit is set.
 
     Parameters
     ----------
     seed : uint64
-    limit : uint64
-        Even, at most 2^32.
+    limit : uint64; even, at most 2^32
     features : int64 (b,)
-    out : float32 (b, m)
-        Written.
+    out : float32 (b, m); written
     """
     n_components = out.shape[1]
     words = np.empty((n_components + 1) // 2, np.uint64)
@@ -152,17 +147,15 @@ def fill_sparse(seed, limit, features, out):
 def add_columns(indptr, rows, data, entries, out):
     """Add columns of a matrix times rows of entries: ``out += columns @ entries``.
 
-    Column by column, so that a row of `out` adds its features in their order, whatever the other rows have.
+    Column by column: a row of `out` adds its features in their order, whatever the other rows have.
 
     Parameters
     ----------
-    indptr : int32 or int64 (b + 1,)
-        Where each column's stored values start.
+    indptr : int32 or int64 (b + 1,); where each column's stored values start
     rows : int32 or int64 (nnz,)
     data : float32 or float64 (nnz,)
     entries : float32 (b, m)
-    out : same dtype as data (n, m)
-        Added to.
+    out : same dtype as data (n, m); added to
     """
     n_components = out.shape[1]
     for f in range(entries.shape[0]):

@@ -1,7 +1,6 @@
 """Walsh-Hadamard transforms of rows that stand side by side, and samples of their entries.
 
-Entry c of the transform is ``sum_j (-1)^popcount(c & j) * row[j]``: not normalized, so whole numbers stay whole. numba
-only; the caller validates.
+Entry c of the transform is ``sum_j (-1)^popcount(c & j) * row[j]``: not normalized, so whole numbers stay whole.
 """
 
 from __future__ import annotations
@@ -26,15 +25,14 @@ def _butterflies(flat, half):
 
 @kernel
 def transform(columns):
-    """Transform each column in place.
+    """Transform each column in place. O(d log d) a column.
 
-    O(d log d) a column. Strides from 64 bytes on come first, eight-fold, largest first, then shorter ones: sums have
-    an order of their own, whatever the number of columns.
+    Strides from 64 bytes on come first, eight-fold, largest first, then shorter ones: sums have a fixed order for any
+    number of columns.
 
     Parameters
     ----------
-    columns : float32 or float64 (d, n), C-contiguous; d a power of two, at least 16
-        Changed.
+    columns : float32 or float64 (d, n), C-contiguous; d a power of two, at least 16; changed
     """
     n = columns.shape[1]
     flat = columns.reshape(-1)
@@ -61,14 +59,10 @@ def sample_entries(seed, n_kept, scale, rotated, bits, out_indices, out_data):
     seed : uint64
     n_kept : int64
     scale : float64
-    rotated : float32 or float64 (p, n)
-        Rows as columns.
-    bits : uint32 or uint64 (p, n)
-        The same memory.
-    out_indices : int32 (n, n_kept)
-        Written, ascending.
-    out_data : float32 (n, n_kept)
-        Written.
+    rotated : float32 or float64 (p, n); rows as columns
+    bits : uint32 or uint64 (p, n); the same memory
+    out_indices : int32 (n, n_kept); written, ascending
+    out_data : float32 (n, n_kept); written
     """
     width, n_rows = rotated.shape
     taken, places = np.zeros(width, np.bool_), np.empty(width + 1, np.int32)

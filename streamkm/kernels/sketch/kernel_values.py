@@ -1,7 +1,7 @@
-"""Kernel values of rows against landmarks: what is left to do beside the matrix product.
+"""Kernel values of rows against landmarks: the work beside the matrix product.
 
 Rows and landmarks come scaled so that gamma is 1. ``exp`` is a polynomial that LLVM vectorizes, some ten times as fast
-as a call for each value. numba only; arrays in, arrays out; the caller validates.
+as a call for each value.
 """
 
 from __future__ import annotations
@@ -33,15 +33,13 @@ def exp_nonpositive(row, bits):
     """Replace values by their exponentials; relative error below 1e-7.
 
     With n the integer nearest to ``x / ln 2``, ``exp(x) = 2^n exp(r)`` where ``|r| <= ln 2 / 2``; exp(r) is Cephes'
-    polynomial of degree 7 (Moshier, "Methods and programs for mathematical functions", 1989). Values below -87, and
-    NaN, give 1.6e-38.
+    polynomial of degree 7 (Moshier, "Methods and programs for mathematical functions", 1989). Values below -87 and NaN
+    give 1.6e-38.
 
     Parameters
     ----------
-    row : float32 (c,)
-        Not above 0; overwritten.
-    bits : int32 (c,)
-        Scratch.
+    row : float32 (c,); not above 0; overwritten
+    bits : int32 (c,); scratch
     """
     powers = bits.view(np.float32)
     for j in range(row.shape[0]):
@@ -67,13 +65,10 @@ def exp_of_distances(overlaps, factor, row_norms, norms, bits):
 
     Parameters
     ----------
-    overlaps : float32 (v, c)
-        Overwritten.
+    overlaps : float32 (v, c); overwritten
     factor : float32
-    row_norms : float32 (at least v,)
-    norms : float32 (c,)
-    bits : int32 (c,)
-        Scratch.
+    row_norms, norms : float32 (at least v,), (c,)
+    bits : int32 (c,); scratch
     """
     for i in range(overlaps.shape[0]):
         row = overlaps[i]
@@ -90,12 +85,8 @@ def cosines(products: Floats, row_norms: Floats, norms: Floats) -> None:
 
     Parameters
     ----------
-    products : float32 (v, c)
-        Overwritten.
-    row_norms : float32 (at least v,)
-        Squared.
-    norms : float32 (c,)
-        Squared.
+    products : float32 (v, c); overwritten
+    row_norms, norms : float32 (at least v,), (c,); squared
     """
     row_scales, scales = (
         np.divide(_ONE, np.sqrt(d2), out=np.zeros_like(d2), where=d2 > 0) for d2 in (row_norms[: len(products)], norms)
@@ -108,11 +99,9 @@ def powers(products: Floats, coef0: np.float32, degree: int) -> None:
 
     Parameters
     ----------
-    products : float32 (v, c)
-        Overwritten.
+    products : float32 (v, c); overwritten
     coef0 : float32
-    degree : int64
-        At least 1.
+    degree : int64; at least 1
     """
     products += coef0
     base = products.copy()
@@ -125,11 +114,9 @@ def tangents(products: Floats, coef0: np.float32, bits: NDArray[np.int32]) -> No
 
     Parameters
     ----------
-    products : float32 (v, c)
-        Overwritten.
+    products : float32 (v, c); overwritten
     coef0 : float32
-    bits : int32 (c,)
-        Scratch.
+    bits : int32 (c,); scratch
     """
     products += coef0
     signs = np.where(products > 0, _ONE, -_ONE)
@@ -140,14 +127,12 @@ def tangents(products: Floats, coef0: np.float32, bits: NDArray[np.int32]) -> No
 
 @kernel(fastmath=FUSED)
 def manhattan(X, landmarks, out):
-    """Minus the sum of absolute differences of dense rows, for `exp_nonpositive`; O(v * c * d).
+    """Write minus the sum of absolute differences of dense rows, for `exp_nonpositive`; O(v * c * d).
 
     Parameters
     ----------
-    X : float32 (at least v, d)
-    landmarks : float32 (c, d)
-    out : float32 (v, c)
-        Written.
+    X, landmarks : float32 (at least v, d), (c, d)
+    out : float32 (v, c); written
     """
     for j in range(landmarks.shape[0]):
         for i in range(out.shape[0]):
@@ -156,16 +141,12 @@ def manhattan(X, landmarks, out):
 
 @kernel(fastmath=FUSED)
 def chi_squared(X, landmarks, out):
-    """Minus the sum of ``(x - y)^2 / (x + y)`` of dense rows, for `exp_nonpositive`; O(v * c * d).
+    """Write minus the sum of ``(x - y)^2 / (x + y)`` of dense rows, for `exp_nonpositive`; O(v * c * d).
 
     Parameters
     ----------
-    X : float32 (at least v, d)
-        Not negative.
-    landmarks : float32 (c, d)
-        Not negative.
-    out : float32 (v, c)
-        Written.
+    X, landmarks : float32 (at least v, d), (c, d); not negative
+    out : float32 (v, c); written
     """
     for j in range(landmarks.shape[0]):
         for i in range(out.shape[0]):
@@ -178,10 +159,8 @@ def exp_rows(values, bits):
 
     Parameters
     ----------
-    values : float32 (v, c)
-        Overwritten.
-    bits : int32 (c,)
-        Scratch.
+    values : float32 (v, c); overwritten
+    bits : int32 (c,); scratch
     """
     for i in range(values.shape[0]):
         exp_nonpositive(values[i], bits)
@@ -189,7 +168,7 @@ def exp_rows(values, bits):
 
 @kernel(fastmath=FUSED)
 def placed_dense(X, shift, scale, center, out, d2norms):
-    """Shift and scale rows, in float64, and gather squared distances of what comes out to a center.
+    """Shift and scale rows in float64, and compute the squared distances of the results to a center.
 
     Parameters
     ----------
@@ -197,10 +176,8 @@ def placed_dense(X, shift, scale, center, out, d2norms):
     shift : float64 (d,)
     scale : float64
     center : float64 (d,)
-    out : float32 (at least v, d)
-        Written: ``(X - shift) * scale``.
-    d2norms : float32 (at least v,)
-        Written.
+    out : float32 (at least v, d); written: ``(X - shift) * scale``
+    d2norms : float32 (at least v,); written
     """
     for i in range(X.shape[0]):
         for t in range(X.shape[1]):
@@ -210,24 +187,18 @@ def placed_dense(X, shift, scale, center, out, d2norms):
 
 @kernel
 def overlaps_csr(how, indptr, indices, data, columns, starts, owners, values, out):
-    """Sums over the features that a sparse row shares with each landmark, by the landmarks' inverted lists.
+    """Sum over the features that a sparse row shares with each landmark, by the landmarks' inverted lists.
 
     Parameters
     ----------
-    how : int64
-        What is summed: 0, ``x y``; 1, ``|x| + |y| - |x - y|``; 2, ``4 x y / (x + y)``.
+    how : int64; what is summed: 0, ``x y``; 1, ``|x| + |y| - |x - y|``; 2, ``4 x y / (x + y)``
     indptr, indices : int32 or int64
     data : float32 (nnz,)
-    columns : int64 (u,)
-        Features that landmarks have, ascending.
-    starts : int64 (u + 1,)
-        Where each feature's list begins.
-    owners : int32 (entries,)
-        Landmarks that have the feature.
-    values : float32 (entries,)
-        Their values.
-    out : float32 (v, c)
-        Added to.
+    columns : int64 (u,); features that landmarks have, ascending
+    starts : int64 (u + 1,); where each feature's list begins
+    owners : int32 (entries,); landmarks that have the feature
+    values : float32 (entries,); their values
+    out : float32 (v, c); added to
     """
     for i in range(indptr.shape[0] - 1):
         row = out[i]
@@ -254,8 +225,7 @@ def walsh_hadamard(rows):
 
     Parameters
     ----------
-    rows : float32 (v, p), p a power of 2
-        Overwritten.
+    rows : float32 (v, p), p a power of 2; overwritten
     """
     for i in range(rows.shape[0]):
         row = rows[i]
@@ -276,10 +246,8 @@ def hashed_signs(seed, first, out):
     Parameters
     ----------
     seed : uint64
-    first : int64
-        Number of the first row.
-    out : float32 (v, c)
-        Written.
+    first : int64; number of the first row
+    out : float32 (v, c); written
     """
     width = out.shape[1]
     for i in range(out.shape[0]):

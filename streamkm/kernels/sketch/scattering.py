@@ -1,11 +1,8 @@
-"""Columns of dense rows, added to other columns: rows stand side by side in vectors.
+"""Columns of dense rows added to other columns, many rows at a time in vectors; LLVM forms (see `forms`).
 
-``out[i, target[j]] += factor[j] * X[i, j]`` row after row is one addition through memory for every value. Here as many
-rows as a vector has lanes go together: a square of values is turned in registers, so that one vector holds one column
-of all these rows, and one addition serves them all. Each row's additions keep their order, so that a row's sum does not
-depend on the rows beside it. Numba has no name for vectors, so the square is a plain Python function (what it means,
-and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is
-bounds-checked.
+``out[i, target[j]] += factor[j] * X[i, j]`` row after row adds through memory for every value. Here a square of values
+is transposed in registers: a vector then holds one column of as many rows as it has lanes, and one addition serves all.
+Each row's additions keep their order, so its sum does not depend on other rows.
 """
 
 from __future__ import annotations
@@ -27,10 +24,8 @@ def add_square(X, row, column, targets, factors, sums):
     Parameters
     ----------
     X : float32 or float64 (n, d), C-contiguous
-    row, column : int64
-        First row and column of the square; it has w rows and w columns, w = 64 / itemsize.
-    targets : int32 (d,), C-contiguous
-        Column of the sums that each column of X is added to.
+    row, column : int64; first row and column of the square; it has w rows and w columns, w = 64 / itemsize
+    targets : int32 (d,), C-contiguous; column of the sums that each column of X is added to
     factors : float32 or float64 (d,), C-contiguous
     sums : same dtype as X (m, w), C-contiguous
         Added to: ``sums[targets[j], i - row] += factors[j] * X[i, j]``, j ascending.
@@ -46,8 +41,7 @@ def turn_square(source, first, target, row):
     Parameters
     ----------
     source : float32 or float64 (m, w), C-contiguous; w = 64 / itemsize
-    first : int64
-        The square's first row in `source`, its first column in `target`.
+    first : int64; the square's first row in `source`, its first column in `target`
     target : same dtype (n, m), C-contiguous
         Added to: ``target[row:row + w, first:first + w] += source[first:first + w].T``.
     row : int64
@@ -57,7 +51,7 @@ def turn_square(source, first, target, row):
 
 
 def _transposed(builder, vectors):
-    """The transpose of a square held in vectors: log2(w) rounds of pairwise exchanges."""
+    """Transpose a square held in vectors: log2(w) rounds of pairwise exchanges."""
     width = len(vectors)
     i32 = ir.IntType(32)
     step = 1
@@ -77,7 +71,7 @@ def _transposed(builder, vectors):
 
 
 def _parts(context, builder, kinds, args):
-    """Array structures of the array arguments, int64 values of the others."""
+    """Split arguments into array structures, and int64 values of the others."""
     return [
         make_array(kind)(context, builder, value)
         if isinstance(kind, nb.types.Array)
@@ -148,18 +142,14 @@ def _turn_square(typingctx, source, first, target, row):
 
 @kernel
 def scatter_columns(X, targets, factors, out):
-    """Add scaled columns to others: ``out[i, targets[j]] += factors[j] * X[i, j]``.
-
-    A row's sums are added up over its columns, ascending, and then added to `out`.
+    """Add scaled columns to others: ``out[i, targets[j]] += factors[j] * X[i, j]``, j ascending, as one sum a row.
 
     Parameters
     ----------
     X : float32 or float64 (n, d), C-contiguous
-    targets : int32 (d,)
-        Each in [0, m).
+    targets : int32 (d,); each in [0, m)
     factors : float32 or float64 (d,)
-    out : same dtype as X (n, m), C-contiguous
-        Added to.
+    out : same dtype as X (n, m), C-contiguous; added to
     """
     n_rows, n_columns = X.shape
     n_targets = out.shape[1]

@@ -1,7 +1,4 @@
-"""Sums that subspaces are found from, and the maps onto them, for CSR rows; and hashed Gaussian numbers.
-
-numba only; arrays in, arrays out; the caller validates. Rows must not repeat an index.
-"""
+"""Sums for subspaces of CSR rows without repeated indices, maps onto subspaces, and hashed Gaussian numbers."""
 
 from __future__ import annotations
 
@@ -20,16 +17,13 @@ _UNIT = 2.0**-53  # of 53 random bits
 
 @kernel
 def fill_gaussians(seed, features, out):
-    """Fill a row of standard normal numbers for each feature: functions of (seed, feature, column) alone.
-
-    Box and Muller's transform of two hashes for each pair of columns.
+    """Fill a row of standard normal numbers for each feature: functions of (seed, feature, column), by Box and Muller.
 
     Parameters
     ----------
     seed : uint64
     features : int64 (u,)
-    out : float64 (u, l), l even
-        Written.
+    out : float64 (u, l), l even; written
     """
     for i in range(features.shape[0]):
         stream = mix(seed, np.uint64(features[i]))
@@ -50,12 +44,9 @@ def add_range(indptr, indices, data, weights, table, sums):
     ----------
     indptr, indices : int32 or int64
     data : float64 (nnz,)
-    weights : float64 (n,) or (0,)
-        Empty: every row weighs 1.
-    table : float64 (u, p)
-        p is a multiple of `lanes.LANES`.
-    sums : float64 (u, p)
-        Added to.
+    weights : float64 (n,) or (0,); empty: every row weighs 1
+    table : float64 (u, p); p is a multiple of `lanes.LANES`
+    sums : float64 (u, p); added to
     """
     product = np.empty(table.shape[1], np.float64)
     weighted = weights.shape[0] > 0
@@ -79,8 +70,7 @@ def add_gram(indptr, indices, data, weights, sums):
     indptr, indices : int32 or int64
     data : (nnz,) any real dtype
     weights : float64 (n,) or (0,)
-    sums : float64 (d, d)
-        Added to, on and below the diagonal.
+    sums : float64 (d, d); added to, on and below the diagonal
     """
     weighted = weights.shape[0] > 0
     for i in range(indptr.shape[0] - 1):
@@ -105,10 +95,8 @@ def project_csr(indptr, indices, data, table, out):
     ----------
     indptr, indices : int32 or int64
     data : same dtype as table (nnz,)
-    table : float32 or float64 (d, p)
-        p is a multiple of `lanes.LANES`.
-    out : same dtype (n, p)
-        Written.
+    table : float32 or float64 (d, p); p is a multiple of `lanes.LANES`
+    out : same dtype (n, p); written
     """
     for i in range(indptr.shape[0] - 1):
         total = out[i]

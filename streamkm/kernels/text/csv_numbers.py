@@ -1,10 +1,8 @@
 """Numbers of comma-separated text to rows of a matrix, in one pass over the bytes.
 
-Takes what is plain: numbers, nothing, fields without quotes that are not asked for. At the first line with anything
-else it stops, and its caller takes a parser that knows all of CSV. Makes no messages.
-
-Numba's cache follows a function's own file alone: after an edit of `words` or `decimals`, empty the folder
-``__pycache__`` here.
+Reads plain numbers, empty fields, and skipped fields without quotes. At the first other line it stops, for its caller's
+full CSV parser. Makes no messages. Numba's cache follows a function's own file alone: after an edit of `words` or
+`decimals`, empty the folder ``__pycache__`` here.
 """
 
 from __future__ import annotations
@@ -22,31 +20,21 @@ _EXACT_LIMIT = np.uint64(1 << 53)
 
 @kernel
 def parse_numbers(buf, span, delimiter, columns, out, places):
-    """Read the records of lines that are plain.
+    """Read the records of plain lines; empty lines are no records. Linear in the bytes.
 
     Parameters
     ----------
-    buf : uint8 ndarray
-        Text with `words.WINDOW` readable bytes behind it.
-    span : (end, base) of int64
-        Behind a line feed; place of byte 0 of `buf`.
+    buf : uint8 ndarray; text with `words.WINDOW` readable bytes behind it
+    span : (end, base) of int64; behind a line feed; place of byte 0 of `buf`
     delimiter : int64
-    columns : int64 ndarray of shape (fields,)
-        Column of `out` for each field of a record; -1: it is skipped.
-    out : float64 ndarray of shape (rows, d), mutated
-        Room for a row a line feed.
-    places : int64 ndarray of shape (rows,), mutated
-        Get the place of each row's first byte.
+    columns : int64 ndarray of shape (fields,); column of `out` for each field of a record; -1: it is skipped
+    out : float64 ndarray of shape (rows, d), mutated; room for a row a line feed
+    places : int64 ndarray of shape (rows,), mutated; get the place of each row's first byte
 
     Returns
     -------
     n_rows : int64
-    at : int64
-        `end`; else the first byte of a line that is not plain.
-
-    Notes
-    -----
-    Linear in the bytes. Empty lines are no records.
+    at : int64; `end`; else the first byte of a line that is not plain
     """
     at, (end, base) = 0, span
     text = text_of(buf)
@@ -102,9 +90,9 @@ def parse_numbers(buf, span, delimiter, columns, out, places):
 
 @kernel(forceinline=True)
 def _read_short(text, at, delimiter):
-    """Read ``[-]digits[.digits]`` of at most 8 characters behind the sign, and what ends the field; else (-1, 0).
+    """Read ``[-]digits[.digits]`` of at most 8 characters behind the sign, and the end of the field; else (-1, 0).
 
-    One word holds all of them: once the point is taken out of it, its digits are the number without its point.
+    One word holds all characters: without the point, its digits are the number times a power of ten.
     """
     word = load_word(text, at)
     negative = np.uint64(word & _LOW_BYTE == _MINUS_BYTE)
@@ -130,9 +118,9 @@ def _read_short(text, at, delimiter):
 
 @kernel(forceinline=True)
 def _read_plain(text, at, delimiter):
-    """Read ``[-]digits[.digits]`` of at most 8 and 8 digits, and what ends the field; (-1, 0) for any other.
+    """Read ``[-]digits[.digits]`` of at most 8 and 8 digits, and the end of the field; (-1, 0) for any other.
 
-    The first bytes that are no digits are the whole structure. Such numbers are exact by one division (Clinger 1990).
+    The first bytes that are no digits give the structure. Such numbers are exact by one division (Clinger 1990).
     """
     negative = text[at] == _MINUS
     at += np.int64(negative)

@@ -1,9 +1,9 @@
 """Decimal text to double, correctly rounded.
 
 Short numbers are exact by one division or product (Clinger 1990). Longer ones multiply a 64-bit significand by a
-128-bit power of five (Lemire, "Number Parsing at a Gigabyte per Second", 2021, section 5, algorithm 1). Of more than 19
-significant digits the first 19 decide, unless the next representable significand would round elsewhere: those few
-numbers are reported as undecided, and the caller gives their text to Python's ``float``.
+128-bit power of five (Lemire, "Number Parsing at a Gigabyte per Second", 2021, section 5, algorithm 1). With more than
+19 significant digits the first 19 decide, unless the next significand would round differently: such numbers are
+reported as undecided, and the caller gives their text to Python's ``float``.
 """
 
 from __future__ import annotations
@@ -66,10 +66,8 @@ def scale_bits(significand, power):
 
     Returns
     -------
-    bits : uint64
-        Of a non-negative double, infinity included.
-    decided : bool
-        False in the one case that the product's 128 bits cannot decide.
+    bits : uint64; of a non-negative double, infinity included
+    decided : bool; false in the one case that the product's 128 bits cannot decide
     """
     if significand == _0 or power < SMALLEST_POWER:
         return _0, True
@@ -108,7 +106,7 @@ def scale_bits(significand, power):
 
 @inner_kernel
 def round_decimal(significand, power):
-    """Return the double nearest to ``significand * 10**power`` and whether that is certain (`scale_bits`)."""
+    """Round ``significand * 10**power`` to a double, and tell whether that is certain (`scale_bits`)."""
     if significand <= _EXACT_LIMIT and -22 <= power <= 22:
         if power < 0:
             return np.float64(significand) / EXACT_POWERS[-power], True
@@ -138,22 +136,16 @@ def _read_digits(buf, at, significand, n_digits):
     Parameters
     ----------
     buf : uint8 ndarray
-    at : int64
-        First character of the run.
+    at : int64; first character of the run
     significand : uint64
-    n_digits : int64
-        Significant digits that `significand` holds: 0 to 19.
+    n_digits : int64; significant digits that `significand` holds: 0 to 19
 
     Returns
     -------
-    at : int64
-        Behind the run.
-    significand, n_digits
-        With the run appended as far as it fits.
-    dropped : int64
-        Digits that did not fit.
-    inexact : bool
-        Whether one of the dropped digits is not zero.
+    at : int64; behind the run
+    significand, n_digits; with the run appended as far as it fits
+    dropped : int64; digits that did not fit
+    inexact : bool; whether one of the dropped digits is not zero
     """
     dropped, inexact = 0, False
     while True:
@@ -198,7 +190,7 @@ def _read_word_value(buf, at):
 
 @kernel
 def read_decimal(buf, at):
-    """Read the longest number that starts at a position, as Python's ``float`` would (without underscores).
+    """Read the longest number that starts at a position, as Python's ``float`` would (without underscores). O(length).
 
     Parameters
     ----------
@@ -208,16 +200,9 @@ def read_decimal(buf, at):
 
     Returns
     -------
-    status : int64
-        `DECIDED`, `UNDECIDED` (well-formed, but its value is for the caller to find) or `MALFORMED`.
-    end : int64
-        Behind the number's last character; the caller judges what stands there.
-    value : float64
-        Correctly rounded if decided.
-
-    Notes
-    -----
-    Linear in the number's characters.
+    status : int64; `DECIDED`, `UNDECIDED` (well-formed, but its value is for the caller to find) or `MALFORMED`
+    end : int64; behind the number's last character; the caller judges what stands there
+    value : float64; correctly rounded if decided
     """
     sign = 1.0
     if buf[at] == 45:

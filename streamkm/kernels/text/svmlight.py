@@ -1,8 +1,6 @@
 """svmlight text to CSR arrays, line by line, in one pass over the bytes.
 
-Lines, order of the indices, and what is kept; the tokens are `svmlight_tokens`'s business. Opens no files, makes no
-messages.
-
+Handles lines, order of indices, and selection; `svmlight_tokens` reads tokens. Opens no files, makes no messages.
 Numba's cache follows a function's own file alone: after an edit of `words`, `decimals` or `svmlight_tokens`, empty the
 folder ``__pycache__`` here, or the old ones run.
 """
@@ -43,8 +41,7 @@ def parse_rows(buf, job, data, indices, indptr, places, fixups):
 
     Parameters
     ----------
-    buf : uint8 ndarray
-        The text, with `WINDOW` readable bytes behind `END`.
+    buf : uint8 ndarray; the text, with `WINDOW` readable bytes behind `END`
     job : int64 ndarray of shape (JOB_FIELDS,), mutated
         In: `START`, a line's first byte; `LIMIT`, where no further line is begun; `END`, behind a line feed; `BASE`,
         the place of byte 0; `FIRST_INDEX`, 0 or 1; `LARGEST_INDEX` as written in the text; in and out: `ROWS` and

@@ -1,8 +1,7 @@
-"""Where the rows of svmlight text start and how wide they are, without their values.
+"""Starts and widths of the rows of svmlight text, without their values.
 
-A row's indices increase, so its last feature tells its width. Only plain text is indexed: whatever else there is (a
-comment, a token that is no ``<index>:<value>``) is left to the parser, which knows the whole grammar. See `svmlight`
-for the cache.
+Indices increase, so a row's last feature tells its width. Only plain text is indexed; comments and tokens other than
+``<index>:<value>`` are left to the parser. See `svmlight` for the cache.
 """
 
 from __future__ import annotations
@@ -25,24 +24,18 @@ def find_rows(buf, start, limit, first_index, starts, stops):
 
     Parameters
     ----------
-    buf : uint8 ndarray
-        The text; a line feed at or behind ``limit - 1``, and `WINDOW` readable bytes behind that.
-    start : int64
-        Where a line feed is looked for.
-    limit : int64
-        Where no further line is begun.
-    first_index : int64
-        0 or 1, what column 0 is called.
+    buf : uint8 ndarray; the text; a line feed at or behind ``limit - 1``, and `WINDOW` readable bytes behind that
+    start : int64; start of the search for a line feed
+    limit : int64; where no further line is begun
+    first_index : int64; 0 or 1, what column 0 is called
     starts, stops : int64 (capacity,)
         Written: first byte of each row's line, and its line feed. Room for a row for every two bytes, the line feed
         included.
 
     Returns
     -------
-    n_rows : int64
-        `NOT_PLAIN` where the parser has to decide.
-    width : int64
-        Columns of the widest row.
+    n_rows : int64; `NOT_PLAIN` where the parser has to decide
+    width : int64; columns of the widest row
     """
     text = text_of(buf)
     n_rows, widest = 0, first_index - 1
@@ -75,7 +68,7 @@ def find_rows(buf, start, limit, first_index, starts, stops):
 
 @kernel
 def _last_index(text, line, last):
-    """The index that ends at byte `last` of a line, -2 for a row without features, or `NOT_PLAIN`."""
+    """Read the index that ends at byte `last` of a line: -2 for a row without features, or `NOT_PLAIN`."""
     at = last
     while at >= line and text[at] != _COLON and not is_blank(text[at]):
         at -= 1
@@ -105,10 +98,8 @@ def gather_lines(buf, starts, stops, rows, out):
     Parameters
     ----------
     buf : uint8 ndarray
-    starts, stops : int64 (n,)
-    rows : int64 (r,)
-    out : uint8 (their length,)
-        Written.
+    starts, stops, rows : int64 (n,), (r,)
+    out : uint8 (their length,); written
     """
     at = 0
     for row in rows:

@@ -1,11 +1,8 @@
 """Tokens of svmlight text: targets, queries and features, each read from its first byte on.
 
-Ordinary features, ``12345:0.123456`` and a blank, are cut out of one window of bytes by masks and accepted only if
-everything about them is plain; whatever is not goes through `read_feature`, which knows the whole grammar. So the first
-is short, and the second decides what is an error.
-
-The text must end with a line feed and be followed by `WINDOW` readable bytes. Every scan here stops at a line feed at
-the latest, so no byte behind those is ever touched, whatever the text.
+Ordinary features, ``12345:0.123456`` and a blank, are cut out of one window of bytes by masks; `read_feature` knows the
+whole grammar, reads all others and decides what is an error. The text must end with a line feed and be followed by
+`WINDOW` readable bytes: every scan stops at a line feed at the latest.
 """
 
 from __future__ import annotations
@@ -60,20 +57,17 @@ def _skip_integer(buf, at):
 
 @inner_kernel
 def skip_target(buf, at):
-    """Check and skip what stands in front of the features.
+    """Check and skip the tokens in front of the features.
 
     Parameters
     ----------
     buf : uint8 ndarray
-    at : int64
-        First byte of the line's first token.
+    at : int64; first byte of the line's first token
 
     Returns
     -------
-    status : int64
-        `OK`, `BAD_TARGET` or `BAD_QUERY`.
-    at : int64
-        Start of the features, or of the bad token.
+    status : int64; `OK`, `BAD_TARGET` or `BAD_QUERY`
+    at : int64; start of the features, or of the bad token
     """
     start = at
     # one digit and a blank is what most targets are
@@ -112,19 +106,15 @@ def read_feature(buf, at):
     Parameters
     ----------
     buf : uint8 ndarray
-    at : int64
-        First byte of the token.
+    at : int64; first byte of the token
 
     Returns
     -------
-    status : int64
-        `OK` or what is wrong with the token.
-    end : int64
-        Behind the token.
+    status : int64; `OK` or what is wrong with the token
+    end : int64; behind the token
     index : int64
     value : float64
-    value_at : int64
-        First byte of the value, if the value is for the caller to find; else -1.
+    value_at : int64; first byte of the value, if the value is for the caller to find; else -1
     """
     negative = buf[at] == _MINUS
     if negative or buf[at] == 43:
@@ -180,19 +170,16 @@ def _read_power(buf, at):
 def read_plain_feature(buf, at):
     """Read ``digits:[-]digits[.digits][e[+-]digits]`` and one blank or line feed, if a window holds its significand.
 
-    The positions of the bytes that are no digits are the whole structure: colon, perhaps a minus right behind it,
-    perhaps a point, end. Reading them from a mask does without a branch for each character.
+    A mask of the bytes that are no digits gives the structure without a branch a character: colon, minus, point, end.
 
     Parameters
     ----------
     buf : uint8 ndarray
-    at : int64
-        First byte of the token.
+    at : int64; first byte of the token
 
     Returns
     -------
-    end : int64
-        Behind the token, on the blank or line feed; -1 if the feature is not plain.
+    end : int64; behind the token, on the blank or line feed; -1 if the feature is not plain
     index : int64
     value : float64
     """

@@ -1,9 +1,7 @@
 """Machine words taken from text: unaligned loads, byte classes as bit masks, bit counts.
 
-Numba has no name for these single instructions, so each is a plain Python function (what it means, and what runs under
-``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked: callers keep
-`WINDOW` readable bytes behind every position they pass. Words are little-endian. Nothing here knows what the text
-means.
+Numba has no names for these instructions: they are LLVM forms (see `streamkm.kernels.intrinsics.forms`). Callers keep
+`WINDOW` readable bytes behind every position they pass. Words are little-endian.
 """
 
 from __future__ import annotations
@@ -30,10 +28,9 @@ _LOW_HALF = np.uint64(0xFFFFFFFF)
 
 
 def text_of(buf):
-    """Bare pointer to the bytes of an array, which takes the array's place in every function here.
+    """Bare pointer to the bytes of an array: no reference counting, no check for negative positions.
 
-    It costs no reference counting when it is handed on, and its positions are not checked for being negative. The
-    caller keeps the array alive.
+    The caller keeps the array alive.
     """
     return buf
 
@@ -44,8 +41,7 @@ def load_word(buf, at):
     Parameters
     ----------
     buf : uint8 ndarray, C-contiguous
-    at : int64
-        Position of the first byte; bytes ``at`` to ``at + 7`` are read.
+    at : int64; position of the first byte; bytes ``at`` to ``at + 7`` are read
 
     Returns
     -------
@@ -60,15 +56,12 @@ def bytes_outside(buf, at, low, span):
     Parameters
     ----------
     buf : uint8 ndarray, C-contiguous
-    at : int64
-        Start of the window; `WINDOW` bytes are read.
-    low, span : int64
-        Bounds of the class, as bytes.
+    at : int64; start of the window; `WINDOW` bytes are read
+    low, span : int64; bounds of the class, as bytes
 
     Returns
     -------
-    uint64
-        Bit i is set where byte ``at + i`` is outside; only the lowest `WINDOW` bits are used.
+    uint64; bit i is set where byte ``at + i`` is outside; only the lowest `WINDOW` bits are used
     """
     return np.uint64(sum(1 << i for i, c in enumerate(buf[at : at + WINDOW].tolist()) if not low <= c <= low + span))
 
@@ -143,15 +136,12 @@ _count_bits(leading_zeros, "ctlz")
 def first_digits(word, n_digits):
     """Value of the first `n_digits` characters of a word, all of them decimal digits.
 
-    Neighbouring digits are joined into pairs, pairs into fours, fours into eight: three multiplications for any
-    number of digits. Shifting the other characters out first leaves zeros in front.
+    Pairs, fours and eights of digits are joined by three multiplications, after the other characters are shifted out.
 
     Parameters
     ----------
-    word : uint64
-        As from `load_word`.
-    n_digits : int64
-        1 to 8.
+    word : uint64; as from `load_word`
+    n_digits : int64; 1 to 8
 
     Returns
     -------
@@ -169,8 +159,7 @@ def multiply_wide(a, b):
 
     Returns
     -------
-    high, low : uint64
-        The product is ``high * 2**64 + low``.
+    high, low : uint64; the product is ``high * 2**64 + low``
     """
     a_high, a_low, b_high, b_low = a >> _32, a & _LOW_HALF, b >> _32, b & _LOW_HALF
     low_low, low_high, high_low = a_low * b_low, a_low * b_high, a_high * b_low
