@@ -1,7 +1,6 @@
-"""Rows in blocks, wherever they are held.
+"""Blocks of rows, wherever they are held, and steps of Lloyd's algorithm on all of them.
 
-One step of Lloyd's algorithm on all blocks. The kernels do the work on a block. Sums are gathered in block order in a
-fixed tree. Never sees a source or a file.
+Sums are gathered in block order in a fixed tree. Never sees a source or a file.
 """
 
 from __future__ import annotations
@@ -26,11 +25,12 @@ from streamkm.engine.passes import Pass, run
 from streamkm.kernels.cluster.totals import weighted_sum
 
 MOST_LABEL_STEPS = 8
-"""Steps in a row, each of which begins with the labels of the last one, where workers hold these. Dask keeps the calls
-of all of them, and the centers that these were sent, to make labels again if a worker is lost."""
+"""Steps in a row that begin with labels held by workers. Dask keeps the calls of all of them and their centers, to make
+labels again if a worker is lost.
+"""
 
 BLOCK_PLACES = 40
-"""Bits of a row's number in a block that a worker may hold: how many rows came before is not known here."""
+"""Bits of a row's number in a block that a worker may hold, where the rows before it are not counted."""
 
 
 GOLDEN = 0.618033988749895  # about which share of a block two rows that follow each other in an epoch lie apart
@@ -46,12 +46,10 @@ class Batch:
     seed: int  # below 2^64
 
     def rows(self, place: int, n_rows: int) -> NDArray[np.int64]:
-        """Rows of a block in the batch, ascending.
+        """Rows of a block in the batch, ascending; `place` is that of the block's first row.
 
-        Rows that follow each other may be alike, so a batch takes them far apart: row ``a i + c`` modulo n is the i-th
-        of an epoch, with c drawn by the seed, and a near the golden section of n, drawn too, without a common divisor.
-
-        `place`: of the block's first row. `n_rows`: of the block.
+        Neighbours may be alike, so a batch takes rows far apart: the i-th of an epoch is row ``a i + c`` modulo n, with
+        c drawn by the seed, and a drawn near the golden section of n, coprime to n.
         """
         first, last = (n_rows * bound // self.n_batches for bound in (self.number, self.number + 1))
         if last <= first:
@@ -62,7 +60,7 @@ class Batch:
 
 @lru_cache(maxsize=1 << 12)
 def _order(seed: int, epoch: int, place: int, n_rows: int) -> tuple[int, int]:
-    """The first row of an epoch, and how far the next one lies."""
+    """The first row of an epoch, and the distance to the next one."""
     rng = np.random.default_rng([seed, epoch, place])
     start, way = int(rng.integers(n_rows)), int(n_rows * (GOLDEN + 0.1 * rng.random())) or 1
     while gcd(way, n_rows) > 1:
@@ -77,7 +75,7 @@ def rows_of(block: Block, rows: NDArray[np.int64]) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class EvenRows(Pass[int, Block, int]):
-    """Rows drawn evenly from each block, about one of `n_parts`; the result is their number."""
+    """Rows drawn evenly from each block, about one in `n_parts`; the result is their number."""
 
     n_parts: int
     seed: int  # below 2^64
@@ -87,7 +85,7 @@ class EvenRows(Pass[int, Block, int]):
         return 0
 
     def step(self, state: int, rows: HeldBlock) -> tuple[int, Block]:
-        """Copy those of one block: one of its `n_parts` batches, drawn, so that small blocks are not left out."""
+        """Copy one drawn batch of `n_parts` of a block, so that small blocks are not left out."""
         number = int(np.random.default_rng([self.seed, rows.place]).integers(self.n_parts))
         drawn = rows_of(rows.block, Batch(number, self.n_parts, 0, self.seed).rows(rows.place, rows.block.n_rows))
         return state + drawn.n_rows, drawn
@@ -100,10 +98,10 @@ class EvenRows(Pass[int, Block, int]):
 def labelled(
     block: Block, rows: NDArray[np.int64], table: NearestCenters, likely: NDArray[np.int32] | None
 ) -> Iterator[tuple[Block, NDArray[np.int32]]]:
-    """Some rows of a block, a few at a time, and their nearest centers.
+    """Yield some rows of a block, a few at a time, with their nearest centers.
 
-    `likely`: int32 (n,), likely labels of all rows, by which an index finds those of these, where the table knows the
-    parts of one; those of these are written.
+    `likely`: int32 (n,), likely labels of all rows, by which an index, if its parts are known, finds the labels;
+    updated.
     """
     if likely is not None and table.known is not None:
         table.index()
@@ -127,10 +125,7 @@ def added(
     *,
     with_d2: bool = False,
 ) -> tuple[Totals, NDArray[np.float64]]:
-    """Totals with labelled rows added, in the memory of `totals`, if there are some; squared distances (n,) if wanted.
-
-    Without `with_d2` there are none (0,).
-    """
+    """Totals with labelled rows added, in the memory of `totals` if given; squared distances (n,), else (0,)."""
     fresh = totals is None
     totals = totals or Totals(np.empty(table.centers.shape), np.zeros(table.n_clusters))  # `fresh` clears the sums
     to = table if with_d2 else None
@@ -162,11 +157,10 @@ class Blocks:
     def step(
         self, centers: NDArray[np.float64], likely: BlockLabels | None, stage: str
     ) -> tuple[Totals, BlockLabels | None]:
-        """As `totals`; of many centers, with the labels that were found.
+        """Compute `totals`; with many centers, also the labels found, for the next step.
 
-        `centers`: float64 (k, m). `likely`: labels that are likely right, as of the last step. They only save time, and
-        new ones take their places, as both would take twice the memory. Returns totals; labels: None where there are
-        few centers, or rows are sparse or of float64.
+        `likely`: labels of the last step, which save time and are overwritten. Labels are None for few centers, and for
+        rows that are sparse or float64.
         """
         if len(centers) < FEWEST_CENTERS or not self.dense or self.dtype == np.float64:
             return self.totals(centers, stage), None
@@ -175,7 +169,7 @@ class Blocks:
     def _labelled_step(
         self, centers: NDArray[np.float64], likely: BlockLabels | None, stage: str
     ) -> tuple[Totals, BlockLabels]:
-        """As `step`, of many centers."""
+        """Run `step` with many centers."""
         if likely is None or (likely.n_steps == MOST_LABEL_STEPS and not self.executor.joins_here):
             likely = BlockLabels([None] * len(self.handles))
         labels = BlockLabels(likely.handles, likely.n_steps + 1)
@@ -183,34 +177,32 @@ class Blocks:
         return run(LloydStep(self.table(centers), True), rows, self.executor, Stage(stage), sink=labels), labels
 
     def batch(self, table: NearestCenters, batch: Batch, stage: str, likely: BlockLabels | None = None) -> Totals:
-        """Sums and counts of the rows of a batch, by their nearest centers; `d2` is the sum of their squared norms.
+        """Sums and counts of a batch's rows by their nearest centers; `d2` is the sum of their squared norms.
 
-        `likely`: labels that are likely right; those of the batch are written. They only save time.
+        `likely`: likely labels, which save time; those of the batch are overwritten.
         """
         large: Large = "state" if 8 * table.centers.size * batch.n_batches > self._block_bytes else None
         rows = self.placed(None if likely is None else likely.handles, large)
         return run(BatchStep(table, batch), rows, self.executor, Stage(stage))
 
     def placed(self, labels: Sequence[NDArray[Any] | None] | None = None, takes_memory: Large = None) -> HeldRows:
-        """Blocks, each with the place of its first row: for draws by places, and for sums over blocks.
+        """Blocks with the places of their first rows, for draws by place and sums over blocks.
 
-        Neither places nor cuts depend on threads. Places are distinct, and those of a block are consecutive.
-
-        `labels`: sequence of integers (n,) or None, for the rows of each block; see `HeldRows`. `takes_memory`:
-        "state", "items" or None, see `Executor.fold`.
+        Places and cuts do not depend on threads. Places are distinct and consecutive in a block. `labels`,
+        `takes_memory`: as of `HeldRows` and `Executor.fold`.
         """
         places = range(0, len(self.handles) << BLOCK_PLACES, 1 << BLOCK_PLACES)
         return HeldRows(self.handles, places, labels, takes_memory)
 
     @property
     def _block_bytes(self) -> int:
-        """Bytes of a block of dense rows, about."""
+        """Approximate bytes of a block of dense rows."""
         return self.n_rows * self.n_components * self.dtype.itemsize // max(1, len(self.handles))
 
 
 @dataclass(frozen=True, slots=True)
 class BlockPass(Pass[Totals | None, Any, Totals]):
-    """What is gathered of blocks by their nearest centers."""
+    """Totals of blocks by their nearest centers."""
 
     table: NearestCenters
 
@@ -241,7 +233,7 @@ class LloydStep(BlockPass):
 
 @dataclass(frozen=True, slots=True)
 class BatchStep(BlockPass):
-    """Sums of the rows of a batch, and of their squared norms; likely labels of its rows are written."""
+    """Sums of a batch's rows and squared norms; the rows' likely labels are overwritten."""
 
     batch: Batch
 
@@ -257,10 +249,9 @@ class BatchStep(BlockPass):
 
 
 class BlockLabels:
-    """A sink of the labels of each block, which stay where they were found and take the places of the likely ones.
+    """A sink of each block's labels, which stay where they were found and replace the likely ones.
 
-    `handles`: of int32 labels of each block, or None before they are found. `n_steps`: steps that led to them, each
-    from the labels of the last one.
+    `handles`: int32 labels of each block, or None before they are found. `n_steps`: successive steps that led to them.
     """
 
     held: ClassVar[bool] = True

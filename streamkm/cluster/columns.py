@@ -23,14 +23,14 @@ TABLE_SHARE = 16  # features for each stored entry, up to which a table of all o
 
 
 def occurring_bits(X: Matrix) -> NDArray[np.uint8] | None:
-    """A bit for each feature, set where CSR rows have entries; None for dense rows and more than `MOST_COUNTED`."""
+    """A bit for each feature, set if CSR rows have entries; None for dense rows and above `MOST_COUNTED` features."""
     if isinstance(X, np.ndarray) or X.shape[1] > MOST_COUNTED:
         return None
     return np.packbits(_seen(X))
 
 
 def _seen(X: sp.csr_array) -> NDArray[np.bool_]:
-    """Which features (d,) have entries."""
+    """Mask (d,) of the features that have entries."""
     seen = np.zeros(X.shape[1], np.bool_)
     seen[X.indices] = True
     return seen
@@ -53,7 +53,7 @@ class Occurring:
         self.bits[: len(bits)] |= bits
 
     def columns(self, n_features: int) -> Columns | None:
-        """The features that occur, where they are known and few of all."""
+        """The features that occur, if they are known and few of all."""
         if self.bits is None:
             return None
         return Columns.few(np.flatnonzero(np.unpackbits(self.bits)), n_features)
@@ -61,9 +61,9 @@ class Occurring:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """The features that occur in rows, and one column more, the last, for what a row has among all others.
+    """The features that occur in rows, and a last column for the length of the rest of a row.
 
-    A row has there the length of that part of it, and centers have 0: distances and labels stay the same.
+    Centers have 0 in the last column, so distances and labels stay the same.
     """
 
     occurring: NDArray[np.int64]  # (u,): features, ascending
@@ -71,7 +71,7 @@ class Columns:
 
     @classmethod
     def of(cls, X: Matrix) -> Columns | None:
-        """The features with entries in CSR rows; None for dense and narrow rows, and where most features occur."""
+        """The features with entries in CSR rows; None for dense or narrow rows, and if most features occur."""
         n_features = X.shape[1]
         if isinstance(X, np.ndarray) or n_features < FEWEST_FEATURES:
             return None
@@ -81,7 +81,7 @@ class Columns:
 
     @classmethod
     def few(cls, occurring: NDArray[np.int64], n_features: int) -> Columns | None:
-        """These features, ascending; None where rows are narrow or too wide, and where most features occur."""
+        """These features, ascending; None if rows are narrow or too wide, and if most features occur."""
         counted = FEWEST_FEATURES <= n_features <= MOST_COUNTED
         if not counted or len(occurring) > MOST_OCCUR * n_features:
             return None
@@ -121,7 +121,7 @@ class Columns:
         return sp.csr_array((X.data, self.occurring[X.indices].astype(index), X.indptr), (X.shape[0], self.n_features))
 
     def normalization(self, whole: Normalization) -> Normalization:
-        """The normalization of rows that have all features, for narrow rows."""
+        """The normalization for narrow rows that matches one for rows with all features."""
         if not len(whole.origin):
             return whole
         return Normalization(np.append(whole.origin[self.occurring], 0.0), whole.scale)

@@ -1,7 +1,4 @@
-"""Facts about the fit in a model file, beside the model: sizes, objective, and descriptions of the clusters.
-
-Reads files of models; what assigns rows is `model`'s.
-"""
+"""Facts about a fit in a model file beside the model: sizes, objective, descriptions of the clusters."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ _AS_ARRAYS = frozenset({"profile", "deviations", "words", "tfidf"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitInfo:
-    """What a model file says of the fit, beside the model; None for what it does not say."""
+    """Facts about the fit in a model file; None if unknown."""
 
     estimator: str | None = None  # name of the class whose fit it was
     feature_names: list[str] | None = None  # d of them
@@ -70,10 +67,7 @@ class FitInfo:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> FitInfo:
-        """Read what `Model.save` wrote; files of earlier releases say nothing.
-
-        Raises ModelFileError: as `Model.load`.
-        """
+        """Read what `Model.save` wrote, all None for earlier releases' files; raises ModelFileError as `Model.load`."""
         header, arrays = read_arrays(path, lambda name: name.startswith(PREFIX) or name in ("centers", "center_counts"))
         try:
             centers = arrays["centers"] if "centers" in arrays else arrays["center_counts"]
@@ -87,7 +81,7 @@ class FitInfo:
 def read_arrays(
     path: str | os.PathLike[str], wanted: Callable[[str], bool] = bool
 ) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """Header and arrays of a model file, those that are wanted by name; nothing is checked.
+    """Header and arrays, wanted by name, of a model file, unchecked.
 
     Raises ModelFileError: if the file is no archive of arrays, or damaged.
     """
@@ -103,7 +97,7 @@ def read_arrays(
 
 
 def _checked_fit(found: Any, n_features: int, n_clusters: int) -> FitInfo:
-    """What a file says of a fit; any values may stand there. What a later release adds is left out."""
+    """Check the facts in a file, where any values may stand; additions of later releases are dropped."""
     if not isinstance(found, dict):
         raise ModelFileError(f"fit is {found!r}; needed: a mapping")
     wanted: dict[str, tuple[type, ...]] = {
@@ -123,7 +117,7 @@ def _checked_fit(found: Any, n_features: int, n_clusters: int) -> FitInfo:
 
 
 def _checked_arrays(arrays: Mapping[str, NDArray[Any]], n_features: int, n_clusters: int) -> dict[str, Any]:
-    """What describes clusters, of the arrays of a file; any values may stand there."""
+    """Check the arrays in a file that describe clusters; any values may stand there."""
     told: dict[str, Any] = {}
     # files of earlier versions do not say
     arrays = {"n_blank": np.zeros(n_clusters, np.int64), "blank_d2": np.full(n_clusters, np.nan), **arrays}

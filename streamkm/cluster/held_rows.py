@@ -1,4 +1,4 @@
-"""Blocks that an executor holds, in memory, in one file that grows, or on workers; passes read them through here.
+"""Blocks that an executor holds in memory, in one growing file, or on workers; passes read them through here.
 
 Knows neither what is gathered nor where rows came from.
 """
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SpilledBlock:
-    """Where a block lies."""
+    """The place of a block in a file."""
 
     path: Path
     start: int  # byte of the file
@@ -43,7 +43,7 @@ class SpilledBlock:
 
 @dataclass(frozen=True, slots=True)
 class SourceBlock:
-    """A block of dense rows that lie in their source as they are: they are read again, not copied."""
+    """A block of dense rows that are read again from their source, not copied."""
 
     read: Callable[[], Any]  # gives the rows
     weights: NDArray[np.float64]
@@ -63,10 +63,10 @@ def loaded(held: Held) -> Block:
 
 
 class Spill:
-    """Keeps blocks in memory as long as there is room, and the others in a file; a checkpoint keeps those of a pass.
+    """Keeps blocks in memory up to `room_bytes`, the others in a file; a checkpoint keeps those of a pass.
 
-    `room_bytes`: that blocks may take in memory. `checkpoint`: its directory holds the file; else a temporary folder
-    does. `file`: None as long as all blocks are in memory alone.
+    `checkpoint`: its directory holds the file, else a temporary folder. `file`: None while all blocks are in memory
+    only.
     """
 
     def __init__(self, room_bytes: float, checkpoint: Checkpoint | None = None):
@@ -78,7 +78,7 @@ class Spill:
         self._unwritten: list[Block] | None = None  # blocks in memory that a record needs; None outside such a pass
 
     def begin(self, name: str, n_bytes: int) -> bool:
-        """Begin a pass that a record names, behind so many bytes of an earlier run; False if they are gone."""
+        """Begin a pass named in a record, after `n_bytes` of an earlier run; False if these are gone."""
         assert self._checkpoint is not None
         if self._path is not None:
             self._path.unlink(missing_ok=True)  # of the pass before, which this one replaces
@@ -97,7 +97,7 @@ class Spill:
         return not n_bytes
 
     def restored(self, n_blocks: int) -> Iterator[tuple[Held, Block]]:
-        """The first blocks of the file and where they are held; what lies behind them is cut off."""
+        """The first blocks of the file with their handles; the file is cut off behind them."""
         for _ in range(n_blocks):
             start = self.file.tell()
             try:
@@ -109,7 +109,7 @@ class Spill:
             self.file.truncate()
 
     def keep(self, block: Block, again: Callable[[], Any] | None = None) -> Held:
-        """The block; where memory has no room for it, `again` reads its rows, or it was written.
+        """Keep a block; without room in memory, `again` reads its rows later, or it is written.
 
         Raises DiskFullError, OutputError: it cannot be written.
         """
@@ -123,7 +123,7 @@ class Spill:
         return block
 
     def sync(self) -> int:
-        """Bring all blocks of the pass to the disk; return the size of the file."""
+        """Write all blocks of the pass to the disk; return the file's size."""
         self._write_behind()
         if self.file is None:
             return 0
@@ -132,7 +132,7 @@ class Spill:
             return int(self.file.tell())
 
     def end(self) -> None:
-        """End the pass: blocks that are kept from now on are of no record."""
+        """End the pass: no record has blocks kept from now on."""
         self._unwritten = None
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class Spill:
         return fits
 
     def _write_behind(self) -> None:
-        """Write the blocks that are in memory alone, which precede the next one."""
+        """Write the blocks that are only in memory, which precede the next one."""
         while self._unwritten:
             self._write(self._unwritten.pop(0))
 
@@ -192,7 +192,7 @@ class HeldReader:
     """Loads the block of an item, from wherever it is."""
 
     def read(self, item: Any) -> HeldBlock:
-        """The block; `item` is its handle, or a list of its handle, place and labels."""
+        """Load the block; `item` is its handle, or a list of its handle, place and labels."""
         handle, *beside = item if isinstance(item, list) else [item]
         return HeldBlock(loaded(handle), *beside)
 
@@ -214,16 +214,16 @@ class HeldRows(Readable):
         return len(self.handles)
 
     def items(self, executor: Executor) -> Iterator[Any]:  # noqa: ARG002 - they are where they are
-        """The handles, each with its place and labels where there are places."""
+        """The handles, each with its place and labels if there are places."""
         if self.places is None:
             return iter(self.handles)
         labels = [None] * len(self.handles) if self.labels is None else self.labels
         return map(list, zip(self.handles, self.places, labels, strict=True))
 
     def reader(self, executor: Executor) -> HeldReader:  # noqa: ARG002
-        """What loads blocks."""
+        """The loader of blocks."""
         return HeldReader()
 
     def large(self, state_bytes: float) -> Large:  # noqa: ARG002
-        """What takes memory."""
+        """The part that takes memory, as `Executor.fold` wants it."""
         return self.takes_memory

@@ -1,7 +1,7 @@
 """One block in this process, worked on by its threads: for the row sample, whose sums may outweigh its rows.
 
-Rows are labelled piece by piece; sums are then gathered cluster by cluster, so that threads share one array of them and
-nothing has to be joined. A cluster's sum runs over its rows in order, whatever the threads.
+Rows are labelled by pieces; sums are then gathered cluster by cluster in one shared array. A cluster's sum runs over
+its rows in order, whatever the threads.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LocalBlocks(Blocks):
         return cls(executor, pieces, block.n_rows, X.shape[1], X.dtype, *sums, isinstance(X, np.ndarray), block)
 
     def placed(self, labels: Sequence[NDArray[Any] | None] | None = None, takes_memory: Large = None) -> HeldRows:
-        """As `Blocks.placed`: pieces that are cut by their entries alone; places count through all rows."""
+        """Pieces as in `Blocks.placed`, but cut by their entries alone; places count through all rows."""
         pieces = cut(self.whole, pieces_worth(entries_of(self.whole.X), RUNS))
         starts = list(accumulate((piece.n_rows for piece in pieces), initial=0))
         return HeldRows(pieces, starts[:-1], labels, takes_memory)
@@ -55,7 +55,7 @@ class LocalBlocks(Blocks):
         return label_sums(self.executor, self.whole.X, self.whole.weights, labels, len(centers), stage)
 
     def batch(self, table: NearestCenters, batch: Batch, stage: str, likely: BlockLabels | None = None) -> Totals:
-        """As `Blocks.batch`, of the rows of all pieces."""
+        """Run `Blocks.batch` on the rows of all pieces."""
         whole, rows = self.whole, batch.rows(0, self.n_rows)
         known = None if likely is None else likely.handles[0]
 
@@ -81,13 +81,13 @@ class LocalBlocks(Blocks):
     def nearest_among(
         self, near: Neighbourhood, labels: NDArray[np.int32], stage: str
     ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
-        """As `Neighbourhood.nearest`, of all rows."""
+        """Run `Neighbourhood.nearest` on all rows."""
         found = self.executor.each(stage, lambda task: near.nearest(*task), self._tasks(labels))
         joined, scores, seconds = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return joined, scores, seconds
 
     def _tasks(self, *arrays: NDArray[Any]) -> list[tuple[Any, ...]]:
-        """Rows of each piece, and what these have of arrays of all rows (n,)."""
+        """Rows of each piece, with its parts of arrays of all rows (n,)."""
         cuts = pairwise(accumulate((piece.n_rows for piece in self.handles), initial=0))
         pairs = zip(self.handles, cuts, strict=True)
         return [(piece.X, *(array[start:stop] for array in arrays)) for piece, (start, stop) in pairs]
@@ -95,23 +95,20 @@ class LocalBlocks(Blocks):
     def labels(
         self, centers: NDArray[np.float64], stage: str = "lloyd", likely: NDArray[np.int32] | None = None
     ) -> NDArray[np.int32]:
-        """Nearest centers of all rows (n,), of which likely ones may be known."""
+        """Nearest centers of all rows (n,), optionally from likely ones."""
         table, tasks = self.table(centers), self._tasks(*([] if likely is None else [likely]))
         found = self.executor.each(stage, lambda task: step_labels(task[0], table, *task[1:]), tasks)
         return np.concatenate(found)
 
     def score(self, table: NearestCenters, out: NDArray[Any], stage: str = "seed") -> None:
-        """As `NearestCenters.score`, of all rows (n, p)."""
+        """Run `NearestCenters.score` on all rows (n, p)."""
         self.executor.each(stage, lambda task: table.score(*task), self._tasks(out))
 
 
 def nearest_in(
     executor: Executor, X: Matrix, table: NearestCenters, stage: str, gaps: NDArray[np.float64] | None = None
 ) -> NDArray[np.int32]:
-    """Nearest centers of all rows (n,) in truth, by threads of this process.
-
-    `gaps`: float64 (n,), written; see `NearestCenters.labels`.
-    """
+    """Truly nearest centers of all rows (n,), by threads; `gaps` (n,) is written as by `NearestCenters.labels`."""
     cuts = np.unique(np.linspace(0, X.shape[0], count_pieces(executor, X, ROW_PIECES) + 1).astype(int))
     pieces = [
         (rows_between(X, start, stop), None if gaps is None else gaps[start:stop]) for start, stop in pairwise(cuts)
@@ -130,8 +127,8 @@ def label_sums(
 ) -> Totals:
     """Sums and counts of the rows of each label, by threads of this process.
 
-    `X`: ndarray (n, m) of any real dtype, or csr_array (n, m). `weights`: float64 (n,) or (0,). `labels`: int32 (n,).
-    `to`: (NearestCenters, float64 (n,)), where squared distances are wanted too: to what, and where they are written.
+    `X`: (n, m), dense of any real dtype or CSR. `weights`: float64 (n,) or (0,). `labels`: int32 (n,). `to`: centers
+    and a float64 (n,) to write squared distances to them.
     """
     return member_sums(executor, X, weights, rows_by_label(labels, n_clusters), stage, to)
 
@@ -144,7 +141,7 @@ def member_sums(
     stage: str,
     to: tuple[NearestCenters, NDArray[np.float64]] | None = None,
 ) -> Totals:
-    """As `label_sums`, of rows that are told in the order of their clusters; `members` are as of `rows_by_label`."""
+    """Compute `label_sums` from rows in the order of their clusters, as of `rows_by_label`."""
     starts = members[1]
     n_clusters = len(starts) - 1
     # uninitialised; `_add` writes every cluster
@@ -156,16 +153,16 @@ def member_sums(
 
 
 def cluster_cuts(starts: NDArray[np.int64], n_pieces: int) -> list[tuple[int, int]]:
-    """Pieces of the clusters with about as many rows each: the first cluster, and where to stop."""
+    """Pieces of the clusters with about as many rows each: first cluster and stop."""
     n_rows, n_clusters = int(starts[-1]), len(starts) - 1
     shares = np.searchsorted(starts, [n_rows * piece // n_pieces for piece in range(1, n_pieces)])
     return list(pairwise(sorted({0, *shares.tolist(), n_clusters})))
 
 
 def count_pieces(executor: Executor, X: Matrix, n_each: int) -> int:
-    """Number of pieces of work on rows: `n_each` for each thread, or as many as are worth a thread.
+    """Number of pieces of work on rows: `n_each` a thread, or as many as are worth a thread.
 
-    What is found must not depend on the cut. Sums over pieces go by `LocalBlocks.placed`.
+    Results must not depend on the cut; sums over pieces use `LocalBlocks.placed`.
     """
     return pieces_worth(entries_of(X), n_each * executor.n_workers)
 
@@ -176,7 +173,7 @@ def entries_of(X: Matrix) -> int:
 
 
 def pieces_worth(n_entries: int, most: int) -> int:
-    """Number of pieces of so many entries that are worth a thread, up to `most`."""
+    """Number of pieces of `n_entries` that are worth a thread, up to `most`."""
     return max(1, min(most, n_entries // PIECE_ENTRIES))
 
 

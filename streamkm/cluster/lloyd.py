@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LloydResult:
-    """Where Lloyd's algorithm stopped."""
+    """The state of Lloyd's algorithm when it stopped."""
 
     centers: NDArray[np.float64]  # (k, m)
     inertia: float  # sum of squared distances of the last step's assignment to the centers that made it
@@ -42,13 +42,13 @@ class LloydResult:
 
 
 MOST_MOMENTUM = 0.8
-"""Share of its last way that a mean is carried on by, at most, in an accelerated run."""
+"""Largest share of its last step by which an accelerated run extrapolates a mean."""
 
 MOST_WAITING = 4
-"""Rows that are looked at together for each cluster that lost its own, where blocks have more."""
+"""Rows considered together for each cluster that lost its own, if blocks have more."""
 
 WINDOW = 2
-"""Steps that an accelerated run must lower the inertia in by more than `tol`: single ones may be short."""
+"""Steps over which an accelerated run must lower the inertia by more than `tol`: single ones may be short."""
 
 
 def lloyd(
@@ -61,16 +61,14 @@ def lloyd(
     begun: LloydResult | None = None,
     placed: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
 ) -> LloydResult:
-    """Run Lloyd's algorithm.
+    """Run Lloyd's algorithm: O(n * m * k) a step for dense blocks, O(nnz * k) for sparse ones.
 
-    O(n * m * k) a step for dense blocks, O(nnz * k) for sparse ones. A cluster that loses all its rows is moved to
-    the row farthest from its center.
+    A cluster that loses all its rows moves to the row farthest from its center. Fewer than k centers come back if the
+    data have fewer distinct rows.
 
-    `centers`: float64 (k, m), where to start. `max_iter`: steps at most. `tol`: stop when a step lowers the inertia by
-    no more than this share of it. 0: stop at the fixed point. `on_step`: gets where the algorithm is after every step.
-    `begun`: where to go on, in place of `centers`. `placed`: moves centers (k, m) to where they may be before rows are
-    assigned, as spherical k-means moves them to their directions; a center that no row is nearest to then stays where
-    it was. Returns LloydResult: `centers` may have fewer than k rows if the data have fewer distinct rows.
+    `tol`: stop when a step lowers the inertia by no more than this share; 0: at the fixed point. `on_step`: gets the
+    state after every step. `begun`: a state to resume from, in place of `centers`. `placed`: maps centers (k, m) to
+    allowed positions before rows are assigned, as directions in spherical k-means; a center without rows then stays.
 
     References: Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982).
     Dhillon and Modha, "Concept decompositions for large sparse text data using clustering", Mach. Learn. 42 (2001),
@@ -108,13 +106,11 @@ def accelerated_lloyd(
     on_step: Callable[[LloydResult], None] | None = None,
     begun: LloydResult | None = None,
 ) -> LloydResult:
-    """Run Lloyd's algorithm, with every mean carried on by a growing share of its last way.
+    """Run Lloyd's algorithm with momentum: every mean is extrapolated by a growing share of its last step.
 
-    The share is Nesterov's sequence, up to `MOST_MOMENTUM`; the run begins anew at the best means whenever a step did
-    not lower the inertia. Its fixed points are those of `lloyd`. It is where that ends after about half the steps, and
-    goes on to lower inertias. It holds two more arrays of centers.
-
-    As `lloyd`, but `tol`: stop when `WINDOW` steps lower the inertia by no more than this share of it.
+    The share is Nesterov's sequence, up to `MOST_MOMENTUM`; it restarts at the best means when a step fails to lower
+    the inertia. Fixed points are those of `lloyd`, reached in about half the steps, and further steps go lower. Holds
+    two more arrays of centers. As `lloyd`, but `tol` is for `WINDOW` steps together.
 
     References: O'Donoghue and Candès, "Adaptive restart for accelerated gradient schemes", Found. Comput. Math. 15
     (2015), section 3.2.
@@ -147,7 +143,7 @@ def accelerated_lloyd(
 
 
 def filled(blocks: Blocks, centers: NDArray[np.float64], n_clusters: int) -> NDArray[np.float64]:
-    """Centers, made up to `n_clusters` by the rows farthest from them: fewer only if no other row is distinct."""
+    """Centers, completed to `n_clusters` by the rows farthest from them; fewer only if no other row is distinct."""
     places = np.arange(len(centers), n_clusters)
     if not len(places):
         return centers
@@ -157,7 +153,7 @@ def filled(blocks: Blocks, centers: NDArray[np.float64], n_clusters: int) -> NDA
 def _refill(
     blocks: Blocks, centers: NDArray[np.float64], updated: NDArray[np.float64], empty: NDArray[np.intp]
 ) -> NDArray[np.float64]:
-    """Move clusters without rows to the farthest rows; drop them where every row lies on its center."""
+    """Move clusters without rows to the farthest rows; drop them if every row lies on its center."""
     farthest = FarthestRows(blocks.table(centers), len(empty))
     d2, rows = np.empty(0), np.empty((0, centers.shape[1]))
     for more_d2, more_rows in outputs(farthest, HeldRows(blocks.handles), blocks.executor, Stage("refill")):
@@ -174,7 +170,7 @@ def _refill(
 def _farthest_distinct(
     d2: NDArray[np.float64], rows: NDArray[np.float64], n_wanted: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The farthest of rows, the first of those that are equal: they fill one cluster, not several."""
+    """The farthest distinct rows, so that equal rows fill one cluster only."""
     order = np.argsort(-d2, kind="stable")
     _, first = np.unique(rows[order], axis=0, return_index=True)
     chosen = order[np.sort(first)][:n_wanted]
@@ -183,7 +179,7 @@ def _farthest_distinct(
 
 @dataclass(frozen=True, slots=True)
 class FarthestRows(Map[tuple[NDArray[np.float64], NDArray[np.float64]]]):
-    """The distinct rows of each block farthest from their centers, densely, with their squared distances."""
+    """The distinct rows of each block farthest from their centers, dense, with their squared distances."""
 
     table: NearestCenters
     n_wanted: int  # rows of each block, at most
@@ -214,12 +210,11 @@ POLISH_TOL = 1e-3
 def original_centers(
     executor: Executor, sample: Sample, block: Block, centers: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float]:
-    """Means of the sampled original rows under the sketch's labels, and what they explain.
+    """Means of the sampled original rows under the sketch's labels, and the sum of squares they explain.
 
-    `sample`: Sample of s rows (s, d). `block`: the same rows, sketched (s, m). `centers`: float64 (k, m), in the
-    sketch's space. Returns means float64 (k, d): a center that no sampled row is nearest to becomes the row nearest to
-    it; explained: the weighted sum of the means' squared norms: the rows' own less their squared distances to the
-    means.
+    `block`: the sampled rows, sketched. `centers`: float64 (k, m), of the sketch. Returns means float64 (k, d), where a
+    center without sampled rows becomes the row nearest to it; and the means' weighted squared norms: the rows' own less
+    their squared distances to the means.
     """
     labels = LocalBlocks.of(executor, block).labels(centers, "polish")
     totals = label_sums(executor, sample.X, sample.weights, labels, len(centers), "polish")
@@ -243,12 +238,10 @@ def polish(
     on_step: Callable[[LloydResult], None] | None = None,
     begun: LloydResult | float | None = None,
 ) -> LloydResult:
-    """Run Lloyd's algorithm on the sampled original rows.
+    """Run Lloyd's algorithm on the sampled original rows: in full if they are all rows, else for a few steps.
 
-    A sample that holds all rows gets the whole algorithm, `max_iter` steps to `tol`; a part gets a few steps only.
-
-    `centers`: float64 (k, d). `begun`: LloydResult or float, where an earlier run got to; or what `centers` explain as
-    means of these rows: labelling was the first step.
+    `centers`: float64 (k, d). `begun`: an earlier state; or the sum of squares that `centers` explain as means of these
+    rows: labelling was the first step.
     """
     blocks = LocalBlocks.of(executor, sample.original_block())
     if isinstance(begun, float):

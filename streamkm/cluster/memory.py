@@ -1,7 +1,4 @@
-"""Memory of clustering, by sizes: centers as they are laid out, steps of Lloyd's algorithm, the search for centers.
-
-Pure arithmetic.
-"""
+"""Memory of clustering by sizes: laid-out centers, steps of Lloyd's algorithm, the search. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -35,21 +32,21 @@ class CenterSizes:
 
     @property
     def many(self) -> bool:
-        """Whether there are so many centers of dense rows that most are not looked at."""
+        """Whether there are so many centers of dense rows that an index excludes most."""
         return self.dense and self.n_clusters >= FEWEST_CENTERS
 
     @property
     def double_bytes(self) -> int:
-        """Of the centers, or of sums, in float64."""
+        """Bytes of the centers, or of sums, in float64."""
         return 8 * self.n_clusters * self.width
 
     @property
     def table_bytes(self) -> int:
-        """Of centers laid out for kernels."""
+        """Bytes of centers laid out for kernels."""
         return self.width * self.itemsize * -(-self.n_clusters // LANES) * LANES
 
     def near_bytes(self, *, held: bool = False) -> int:
-        """Of the index of many centers: while it is made, or once it is."""
+        """Bytes of the index of many centers: under construction, or `held`."""
         if not self.many:
             return 0
         given = (self.n_clusters, self.width, self.n_threads)
@@ -58,7 +55,7 @@ class CenterSizes:
         return max(index_bytes(*given), neighbours_bytes(*given))
 
     def step_bytes(self, n_rows: int, n_sums: int, *, in_blocks: bool = False) -> int:
-        """Of a step of Lloyd's algorithm beside its rows: centers, sums, means, the table, and where it is laid out."""
+        """Bytes of a step of Lloyd's algorithm beside its rows: centers, sums, means, and the table as it is made."""
         centers, table = self.double_bytes, self.table_bytes + LAYOUT_ROWS * 8 * self.width
         if not self.many:
             return 4 * centers + table
@@ -68,9 +65,9 @@ class CenterSizes:
 
 
 def search_bytes(centers: CenterSizes, n_rows: int, row_bytes: int, drawn_rows: int, n_portions: int) -> int:
-    """Bytes of a search on so many rows: rows drawn from those held, halves of clusters, of two rounds, and centers.
+    """Bytes of a search on `n_rows` rows: drawn rows, halves of clusters of two rounds, and centers.
 
-    `drawn_rows`: that starts are searched on, in so many portions one after the other.
+    `drawn_rows`: rows that starts are searched on, in `n_portions` successive portions.
     """
     drawn = min(drawn_rows, n_rows)
     if n_portions == 1:

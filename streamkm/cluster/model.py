@@ -1,4 +1,4 @@
-"""The result of a fit: centers, their space, and how rows are assigned; saved and loaded without pickle.
+"""The result of a fit: centers, their space, and the assignment of rows; saved and loaded without pickle.
 
 Never walks a source: that is passes' work.
 """
@@ -62,20 +62,19 @@ class Model:
     means: NDArray[np.float64] | None = None
 
     def names(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Labels of rows by the numbers of their centers, of any dtype."""
+        """Labels of rows, of any dtype, by the numbers of their centers."""
         return numbers if self.ids is None else self.ids.astype(numbers.dtype)[numbers.astype(np.intp)]
 
     def indexed(self) -> Model:
-        """The same with an index of the centers, if they are so many that one is worth it for dense rows."""
+        """Add an index of the centers, if there are enough of them that it pays for dense rows."""
         if not is_worth(*self.centers.shape):
             return self
         return replace(self, index=self.table().index().parts())
 
     def place(self, X: Matrix) -> Matrix:
-        """Bring rows into the space of the centers; `X` is not changed.
+        """Bring rows (n, d), of unit length under the cosine metric, into the space of the centers; `X` is not changed.
 
-        `X`: ndarray or csr_array (n, d), as a walk gives them: of unit length already under the cosine metric. Raises
-        InvalidInputError: if the rows have another number of features.
+        Raises InvalidInputError: if the rows have another number of features.
         """
         too_wide = X.shape[1] > self.n_features
         if too_wide or (isinstance(X, np.ndarray) and X.shape[1] < self.n_features):
@@ -85,7 +84,7 @@ class Model:
         return X if self.columns is None else self.columns.narrow(X)
 
     def sketched(self, X: Matrix) -> Matrix:
-        """Sketch rows or points that are in the original space as `place` gives them."""
+        """Sketch rows or points of the original space, as `place` gives them."""
         return merged(self.sketch.apply(X if self.columns is None else self.columns.wide_rows(X)))
 
     def wide_centers(self) -> NDArray[np.float64]:
@@ -99,7 +98,7 @@ class Model:
         return NearestCenters.build(self.centers, np.float32, index=self.index)
 
     def with_table(self) -> Model:
-        """The same, with a table that is laid out once for all that follows, and takes memory as long."""
+        """Add a table that is laid out once for all later calls, and stays in memory."""
         return replace(self, laid_out=self.table())
 
     def save(
@@ -111,9 +110,8 @@ class Model:
     ) -> None:
         """Write the model as .npz of plain arrays with a JSON header; readers see the old file or the whole new one.
 
-        `path`: written under this very name. `parameters`: JSON values kept beside the model, given back by `load`.
-        `fit`: kept too, given back by `FitInfo.load`. `stream`: tuple of dicts, arrays and JSON values of a stream's
-        state, kept too, given back by `read_stream`. Raises DiskFullError, OutputError: the old file is as it was.
+        `path`: used under this very name. `parameters`, `fit`, `stream`: kept beside the model, for `load`,
+        `FitInfo.load` and `read_stream`. Raises DiskFullError, OutputError: the old file is as it was.
         """
         header: dict[str, Any] = {
             "n_features": self.n_features,
@@ -146,8 +144,8 @@ class Model:
     def load(cls, path: str | os.PathLike[str]) -> tuple[Model, dict[str, Any]]:
         """Read a model and the parameters saved with it; nothing in the file is executed.
 
-        Raises FileNotFoundError: if there is no such file; ModelFileError: if the file is no saved model, damaged, or
-        of a later format.
+        Raises FileNotFoundError: if there is no such file; ModelFileError: if it is no saved model, damaged, or of a
+        later format.
         """
         header, arrays = read_arrays(path, lambda name: not name.startswith(STREAM_PREFIX))
         try:
@@ -157,10 +155,7 @@ class Model:
 
 
 def read_stream(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
-    """Arrays and JSON values of the stream that a model file keeps, if any; nothing in them is checked.
-
-    Raises ModelFileError: as `Model.load`.
-    """
+    """Read the stream state in a model file, if any, unchecked; raises ModelFileError as `Model.load`."""
     header, arrays = read_arrays(path, lambda name: name.startswith(STREAM_PREFIX))
     if "stream" not in header:
         return None
@@ -168,7 +163,7 @@ def read_stream(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], 
 
 
 def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
-    """A model of what a file holds; any bytes may stand there, and kernels trust widths."""
+    """Make a model of a file's contents, which may be any bytes; kernels trust widths."""
     form = header.get("format") if isinstance(header, dict) else header
     if form not in (FORMAT, SPARSE_FORMAT, PREPARED_FORMAT, STREAM_FORMAT):
         raise ModelFileError(f"format {form!r}, not {FORMAT} to {STREAM_FORMAT}")
@@ -211,9 +206,9 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
 
 
 def _packed_centers(centers: NDArray[np.float64], known: Columns | None) -> tuple[int, dict[str, NDArray[Any]]]:
-    """The format that centers are stored in, and arrays: entry by entry where that takes less than half, to the bit.
+    """The storage format of centers, and arrays: entry by entry if that takes less than half, to the bit.
 
-    Earlier releases, which do not read which features occur, find the same centers.
+    Earlier releases, which ignore the features that occur, find the same centers.
     """
     rows, columns = np.nonzero(centers.view(np.int64))  # -0.0 is kept
     if known is None and 2 * (8 + 4) * len(rows) >= centers.nbytes:
@@ -225,7 +220,7 @@ def _packed_centers(centers: NDArray[np.float64], known: Columns | None) -> tupl
 
 
 def _checked_columns(arrays: dict[str, NDArray[Any]], n_features: int) -> Columns | None:
-    """The features that stored centers have, where they are few of all; any values may stand there."""
+    """Check the features of stored centers, if they are few of all; any values may stand there."""
     if OCCURRING not in arrays:
         return None
     occurring = arrays[OCCURRING]
@@ -246,7 +241,7 @@ def _unpacked_centers(arrays: dict[str, NDArray[Any]], width: int, known: Column
 
 
 def _filled_centers(arrays: dict[str, NDArray[Any]], width: int, known: Columns | None) -> NDArray[np.float64]:
-    """Centers of which entries are stored."""
+    """Make centers from stored entries."""
     counts, columns, values = (arrays[f"center_{name}"] for name in ("counts", "columns", "values"))
     fits = counts.dtype == np.int64 and columns.dtype == np.int32 and values.dtype == np.float64
     fits = fits and counts.ndim == columns.ndim == 1 and columns.shape == values.shape
@@ -262,7 +257,7 @@ def _filled_centers(arrays: dict[str, NDArray[Any]], width: int, known: Columns 
 
 
 def _checked_index(arrays: dict[str, NDArray[Any]], centers: NDArray[np.float64]) -> IndexParts | None:
-    """The index that a file holds, if any: what it excludes is certain for orthonormal directions alone."""
+    """Check the index in a file, if any: its exclusions are certain for orthonormal directions only."""
     if not any(name in arrays for name in INDEX_ARRAYS):
         return None
     directions, groups = (arrays[name] for name in INDEX_ARRAYS)

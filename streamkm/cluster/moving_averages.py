@@ -1,9 +1,9 @@
-"""Epochs of moving averages: centers follow the means of small batches, before the last steps of Lloyd's algorithm.
+"""Mini-batch epochs of moving averages, before the last steps of Lloyd's algorithm.
 
-An epoch looks at every row once, in batches of a few rows a center; very many rows make larger batches, not more. Each
-center moves towards the mean of its rows of a batch, by a rate that falls to 0 over all batches, near a half cosine.
-From the same start, this ends at lower objectives than as many steps of Lloyd's algorithm: centers move many times an
-epoch, and the noise of early batches takes them out of local optima.
+An epoch visits every row once, in batches of a few rows a center; very many rows make larger batches, not more. Each
+batch moves centers towards the means of their rows, by a rate that falls to 0 near a half cosine. This ends at lower
+objectives than as many steps of Lloyd's algorithm from the same start: centers move many times an epoch, and the noise
+of early batches takes them out of local optima.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EpochsResult(LloydResult):
-    """Where epochs stopped."""
+    """The state of epochs when they stopped."""
 
     n_batches: int = 0  # batches done of the epoch that comes next
     partial: float = 0.0  # inertia of these batches
@@ -50,7 +50,7 @@ class EpochsResult(LloydResult):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How epochs are run."""
+    """Settings of epochs."""
 
     n_epochs: int
     n_batches: int  # of an epoch
@@ -65,18 +65,15 @@ class Schedule:
     def of(
         cls, n_rows: int, n_clusters: int, max_iter: int, *, stored: float | None = None, n_drawn: int | None = None
     ) -> Schedule | None:
-        """The schedule for so many rows; None where Lloyd's algorithm alone is as good.
+        """The schedule for these sizes; None if Lloyd's algorithm alone is as good.
 
         `max_iter`: epochs and steps at most. `stored`: share of the rows' entries that are stored; None: some rows are
-        dense. `n_drawn`: rows that are drawn for epochs, if not all serve.
+        dense. `n_drawn`: rows drawn for epochs, if not all serve.
 
-        Notes
-        -----
-        An epoch has at most 1,024 batches. Where this makes batches larger, the rate grows with them,
-        as in the linear scaling rule of stochastic gradient descent: centers move about as far in an epoch. On 1e6 to
-        4e6 rows with 64 and 100 clusters, this ended within 0.03 % of batches of 16 rows a center, in half the time
-        where these were 3,900.
-        Epochs on 1,024 rows a center and five steps on all rows ended 0.06 to 0.5 % above epochs on all rows.
+        An epoch has at most 1,024 batches. Larger batches raise the rate (linear scaling rule of stochastic gradient
+        descent), so that centers move as far in an epoch. On 1e6 to 4e6 rows with 64 and 100 clusters, this ended
+        within 0.03 % of batches of 16 rows a center, in half the time of 3,900 such batches. Epochs on 1,024 rows a
+        center and five steps on all rows ended 0.06 to 0.5 % above epochs on all rows.
         """
         n_rows = n_rows if n_drawn is None else n_drawn
         few = n_clusters < FEWEST_CENTERS or n_rows < cls.fewest_rows(n_clusters) or max_iter < FEWEST_STEPS
@@ -97,7 +94,7 @@ class Schedule:
 
     @staticmethod
     def fewest_rows(n_clusters: int) -> int:
-        """Rows from which there are epochs."""
+        """Fewest rows for which there are epochs."""
         return FEWEST_BATCHES * BATCH_ROWS * n_clusters
 
     def rate_of(self, epoch: int, batch: int) -> float:
@@ -116,16 +113,15 @@ def moving_averages(
     on_batch: Callable[[EpochsResult], None] | None = None,
     begun: EpochsResult | None = None,
 ) -> EpochsResult:
-    """Run epochs of moving averages on rows that this process holds. O(n * m * k) each.
+    """Run epochs of moving averages on held rows. O(n * m * k) each.
 
-    The same bits for any threads and workers: the seed, the epoch and the places of rows decide which batch a row is
-    in, and sums are gathered in the fixed tree of a step of Lloyd's algorithm.
+    The bits are the same for any threads and workers: the seed, the epoch and the places of rows decide a row's batch,
+    and sums are gathered in a fixed tree. `history` is the inertia of each epoch: of every batch about the centers it
+    met.
 
-    `centers`: float64 (k, m), where to start. `seed`: of the order of rows; below 2^64. `likely`: labels that are
-    likely right, as a step with many centers leaves them: written, to save time. `on_batch`: gets where the algorithm
-    is after every batch, and after every epoch; the next batch overwrites the centers. `begun`: where to
-    go on, in place of `centers`. Returns EpochsResult: `history` is the inertia of each epoch: of every batch about the
-    centers that it met.
+    `seed`: of the order of rows, below 2^64. `likely`: labels from a step with many centers, which save time;
+    overwritten. `on_batch`: gets the state after every batch and epoch; the next batch overwrites its centers. `begun`:
+    a state to resume from, in place of `centers`.
 
     References: "e-means", arXiv 2611.09501 (2026): moving averages of mini-batches, with a rate that falls along a half
     cosine.
@@ -142,11 +138,11 @@ def moving_averages(
 
 
 def is_settled(blocks: Blocks, step: LloydResult, schedule: Schedule, seed: int) -> bool:
-    """Whether epochs would gain nothing, as rows keep their clusters where centers move as far as by the first batch.
+    """Whether epochs would gain nothing, as rows keep their clusters when centers move as far as by the first batch.
 
-    One step tells, from the centers of a step and noise. Clusters that lie apart pass; an optimum among clusters that
-    touch each other does not, though a step lowers the objective as little there. Where this said so on fourteen made
-    sets, epochs lowered the objective by nothing; where not, by up to 0.6 %.
+    One step from a step's centers plus noise tells. Separate clusters pass; an optimum among touching clusters does
+    not, though a step lowers its objective as little. On fourteen made sets, epochs lowered the objective by nothing if
+    this held, else by up to 0.6 %.
     """
     noise = np.random.default_rng(seed).standard_normal(step.centers.shape)
     noise *= schedule.rate * np.sqrt(step.inertia / (BATCH_ROWS * blocks.total_weight * blocks.n_components))
@@ -164,7 +160,7 @@ def _epoch(
     likely: BlockLabels | None,
     on_batch: Callable[[EpochsResult], None] | None,
 ) -> float:
-    """Move centers by the batches of an epoch, each of which lays them out anew; give the inertia."""
+    """Move centers by the batches of an epoch, laid out anew for each; return the inertia."""
     epoch, inertia = state.n_iter, state.partial
     known = None
     if likely is not None and is_worth(*moved.shape, guessed=True):  # it takes long to find, and serves all batches
@@ -180,5 +176,5 @@ def _epoch(
 
 
 def _stage(epoch: int) -> str:
-    """What calls of an epoch are told by."""
+    """Name of the calls of an epoch, for progress."""
     return f"epoch-{epoch + 1}"

@@ -1,8 +1,7 @@
-"""Rows brought near the origin and near size 1 before clusters are looked for.
+"""Rows brought near the origin and near size 1 before the search for clusters.
 
-Squares of numbers that are far from the origin, or tiny, lose what tells clusters apart. A
-normalization takes an offset out of rows, in float64, and multiplies them with a power of two, so that clusters of
-moved or scaled data are found as those of the data themselves.
+Squares of numbers far from the origin, or tiny, lose the differences between clusters. A normalization subtracts an
+offset in float64 and multiplies by a power of two, so that moved or scaled data give the same clusters.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LOOKED_AT = 1000  # rows that tell where data lie: far is far by any of them
 
 @dataclass(frozen=True, slots=True)
 class Normalization:
-    """Where data lie and how large they are."""
+    """An offset and a scale for the data."""
 
     origin: NDArray[np.float64]  # (d,) or (0,), taken from rows; empty: nothing is
     scale: float  # a power of two that rows are multiplied with afterwards
@@ -36,9 +35,8 @@ class Normalization:
     def of(cls, X: Matrix, *, moves: bool) -> Normalization:
         """The normalization of rows, by the first of them. O(rows looked at * d).
 
-        `X`: ndarray or csr_array (s, d) in random order, with distinct indices in a row. `moves`: whether an offset may
-        be taken out: of dense rows the mean, if it lies far from the origin; of sparse rows that of the features in
-        which it does.
+        `X`: (s, d) in random order, with distinct indices in a row. `moves`: whether to subtract an offset: the mean of
+        dense rows if it is far from the origin; for sparse rows, that of the features in which it is.
         """
         X = rows_between(X, 0, LOOKED_AT)
         n_rows, n_features = X.shape
@@ -69,7 +67,7 @@ class Normalization:
         return not len(self.origin) and self.scale == 1
 
     def rows(self, X: Matrix) -> Matrix:
-        """Normalized rows; the same where they stay as they are."""
+        """Normalized rows; the same object if they stay as they are."""
         if self.is_whole:
             return X
         dtype = working_dtype(X.dtype)
@@ -82,7 +80,7 @@ class Normalization:
         return sp.csr_array((data, indices, indptr.astype(indices.dtype)), shape=X.shape)
 
     def original_rows(self, X: Matrix) -> Matrix:
-        """Normalized rows as the data have them, but for rounding."""
+        """Undo the normalization of rows, but for rounding."""
         if self.is_whole:
             return X
         away = Normalization(-self.origin * self.scale, 1 / self.scale)
@@ -93,29 +91,29 @@ class Normalization:
         return (centers - self.origin if len(self.origin) else centers) * self.scale
 
     def originals(self, centers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Normalized points (k, d) where the data have them; the same array where rows stay as they are."""
+        """Undo the normalization of points (k, d); the same array if rows stay as they are."""
         if self.is_whole:
             return centers
         return centers / self.scale + self.origin if len(self.origin) else centers / self.scale
 
     def on_sphere(self, centers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Normalized points (k, d), moved so that those of the original rows have unit length."""
+        """Move normalized points (k, d) so that those of the original rows have unit length."""
         return self.points(on_sphere(self.originals(centers)))
 
     def sketch(self, sketch: Sketch) -> Sketch:
-        """A sketch of normalized rows, as the same one, but for an offset and the scale, of original rows."""
+        """The sketch of original rows that equals one of normalized rows, but for an offset and the scale."""
         if self.is_whole or sketch.center is None:
             return sketch
         return sketch.with_center(self.originals(sketch.center))
 
     def sketched(self, sketch: Sketch, centers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Centers among sketches of normalized rows (k, m) where `sketch` has them among sketches of original rows."""
+        """Convert centers (k, m) from `sketch`'s sketches of original rows to those of normalized rows."""
         if self.is_whole or sketch.center is not None or not len(self.origin):
             return centers / self.scale
         return centers / self.scale + np.asarray(sketch.apply(self.origin[None]), np.float64)
 
     def result(self, result: LloydResult, centers: NDArray[np.float64]) -> LloydResult:
-        """What Lloyd's algorithm found among normalized rows, with original centers and inertias."""
+        """Convert a result on normalized rows to original centers and inertias."""
         if self.is_whole:
             return result
         history = tuple(inertia / self.scale / self.scale for inertia in result.history)
@@ -127,5 +125,5 @@ WHOLE = Normalization(np.zeros(0), 1.0)
 
 
 def on_sphere(centers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Centers scaled to unit length (k, d); one of zeros stays where it is: it has no direction."""
+    """Scale centers (k, d) to unit length; one of zeros stays: it has no direction."""
     return np.asarray(normalized(centers), np.float64)

@@ -1,7 +1,7 @@
-"""Distances of rows, and how those of each cluster lie about its center: silhouettes, and rows typical or far out.
+"""Distances of rows, and statistics of each cluster: silhouettes, typical rows and outliers.
 
-Gathered while rows are assigned, at O(1) a row; sums are added in the order of rows and states are joined in a fixed
-tree, so that they have the same bits for any number of workers.
+Gathered during the assignment at O(1) a row. Sums follow the order of rows and states join in a fixed tree, for the
+same bits with any number of workers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Profile:
 
     @classmethod
     def empty(cls, n_clusters: int) -> Profile:
-        """Of no rows."""
+        """A profile of no rows."""
         shape = (n_clusters, n_examples(n_clusters))
         far, none = np.full(shape, np.inf), np.full(shape, -1, np.int64)
         lists = far, none, far.copy(), none.copy()
@@ -68,11 +68,10 @@ class Profile:
     ) -> None:
         """Add rows, in place.
 
-        `labels`: int32 (n,). `d2`: float64 (n,), squared distances to the centers of the labels. `gaps`: float64 (n,),
-        how much larger those to the second nearest centers are; infinite where there are none. `weights`: float64 (n,)
-        or (0,). `first_row`: number of the first row of the chunk. `kept`: int64 (n,), which rows of the chunk these
-        are; None: all. `X`: ndarray or csr_array (n, d), the rows, as they are; of sparse ones those without values are
-        counted, and are no examples.
+        `labels`: int32 (n,). `d2`: float64 (n,), squared distances to their centers. `gaps`: float64 (n,), excess of
+        those to the second nearest centers; infinite if there are none. `weights`: float64 (n,) or (0,). `first_row`:
+        number of the chunk's first row. `kept`: int64 (n,), rows of the chunk; None: all. `X`: the rows (n, d); sparse
+        ones without values are counted, and are no examples.
         """
         kept = NO_ROWS if kept is None else kept
         lists = (self.near_d2, self.near_rows, self.far_d2, self.far_rows)
@@ -96,12 +95,12 @@ class Profile:
         return tuple(getattr(self, name) for name in ARRAYS)
 
     def weighted(self, factor: float) -> Profile:
-        """Of rows that each weigh so many times as much."""
+        """The profile of the same rows with their weights times a factor."""
         return replace(self, sums=factor * self.sums)
 
 
 def n_examples(n_clusters: int) -> int:
-    """Examples of each kind that are kept of a cluster: 5, and fewer where clusters are very many."""
+    """Examples of each kind for a cluster: 5, and fewer with very many clusters."""
     return max(1, min(MOST_EXAMPLES, EXAMPLE_BYTES // (32 * n_clusters)))
 
 
@@ -111,7 +110,7 @@ def profile_bytes(n_clusters: int) -> int:
 
 
 def absorb_profile(first: Profile, second: Profile) -> Profile:
-    """The profile of all rows of both, those of the first in front, in the memory of the first."""
+    """The profile of both sets of rows, the first in front, in the memory of the first."""
     if not all(array.flags.writeable for array in first.arrays()):  # as they came from a worker
         first = Profile(*(array.copy() for array in first.arrays()))  # type: ignore[arg-type]
     np.add(first.sums, second.sums, out=first.sums)
@@ -123,10 +122,7 @@ def absorb_profile(first: Profile, second: Profile) -> Profile:
 
 
 def feature_deviations(X: Matrix) -> NDArray[np.float64]:
-    """Standard deviations of features over rows (d,), in float64. O(n * d), or O(nnz + d).
-
-    `X`: ndarray or csr_array (n, d).
-    """
+    """Standard deviations (d,) of features over rows (n, d), in float64. O(n * d), or O(nnz + d)."""
     n_rows, width = X.shape
     if isinstance(X, np.ndarray):
         mean, squares = X.mean(axis=0, dtype=np.float64), np.zeros(width)
@@ -142,13 +138,10 @@ def feature_deviations(X: Matrix) -> NDArray[np.float64]:
 
 
 def euclidean_distances(X: Matrix, Y: Matrix | None = None) -> NDArray[np.float64]:
-    """Distances of rows to rows, from products and norms in float64: short ones are as exact as long ones' squares.
+    """Distances (n, m) of rows to rows by float64 products and norms: short ones are as exact as long ones' squares.
 
-    Rows that lie far from the origin are moved to it first, as products and norms would lose what tells them apart.
-
-    `X`: ndarray or csr_array (n, d), CSR entries must not repeat an index. `Y`: ndarray or csr_array (m, d), None: X,
-    and rows have no distance from themselves. Returns float64 ndarray (n, m): O(n m d) time; X and Y are copied where
-    they are no float64.
+    Rows far from the origin are moved to it first, against cancellation. CSR entries must not repeat an index. `Y`:
+    None for X, with 0 from a row to itself. O(n m d); X and Y are copied unless float64.
     """
     others = X if Y is None else Y
     # sparse rows cannot be moved as far as dense ones
@@ -174,8 +167,8 @@ def distance_histogram(
 ) -> NDArray[np.float64]:
     """Weights of rows by distance over reach: `BINS` equal bins from 0 to 1, and one for rows beyond.
 
-    `distances`: float64 (n,), to the nearest center. `reach`: float64 (n,), of the cluster of each row. Rows at 0 are
-    within a reach of 0. `weights`: float64 (n,), optional. Returns float64 (BINS + 1,).
+    `distances`, `reach`: float64 (n,), to the nearest center and of its cluster; 0 is within a reach of 0. `weights`:
+    float64 (n,).
     """
     ratios = np.divide(distances, reach, out=np.where(distances > 0, np.inf, 0.0), where=reach > 0)
     bins = np.where(ratios <= 1, np.minimum(ratios * BINS, BINS - 1), BINS).astype(np.int64)

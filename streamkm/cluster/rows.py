@@ -1,4 +1,4 @@
-"""Blocks of rows, and what is computed of rows: squared norms, squared distances, sums and means of clusters.
+"""Blocks of rows, and computations on rows: squared norms, squared distances, sums and means of clusters.
 
 A block is a sketched chunk with the squared norms of its rows. Never sees a source or a file.
 """
@@ -35,7 +35,7 @@ class Centers(Protocol):
         """The centers."""
 
     def center_norms(self) -> NDArray[np.float64]:
-        """Squared norms of the centers (k, 2): each, and what it lacks."""
+        """Squared norms of the centers (k, 2): float64 value and rounding error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +65,20 @@ class Block:
 
 
 def safe_scale(size: float) -> float:
-    """A power of two that brings numbers of a size near 1; 1 where float32 holds their squares easily."""
+    """A power of two that brings numbers of a size near 1; 1 if float32 easily holds their squares."""
     if size == 0 or not np.isfinite(size) or SMALLEST <= size <= 1 / SMALLEST:
         return 1.0
     return float(np.ldexp(1.0, -max(-1000, min(1000, int(np.frexp(size)[1])))))
 
 
 def batch_rows(n_components: int) -> int:
-    """Rows that are turned to other numbers at a time: about as many as the second-level cache holds."""
+    """Rows to convert at a time: about what the second-level cache holds."""
     rows = max(1, BATCH_ENTRIES // max(1, n_components))
     return rows if rows < BLOCK_ROWS else rows // BLOCK_ROWS * BLOCK_ROWS
 
 
 def dense_batches(X: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield (first row, rows as a C-contiguous array of their `working_dtype`); no copy of what is one already."""
+    """Yield (first row, rows as a C-contiguous array of their `working_dtype`), without copies if possible."""
     dtype = working_dtype(X.dtype)
     if X.dtype == dtype and X.flags.c_contiguous:
         if len(X):
@@ -101,10 +101,7 @@ def row_d2norms(X: Matrix) -> NDArray[np.float64]:
 
 
 def row_d2(X: Matrix, labels: NDArray[np.int32], table: Centers) -> NDArray[np.float64]:
-    """Squared distance of every row to the center of its label, in float64; 0 for label -1.
-
-    `X`: ndarray (n, m), or csr_array (n, at most m) with distinct indices in a row. `labels`: int32 (n,).
-    """
+    """Squared distance of every row to its label's center, in float64; 0 for label -1. CSR indices must be distinct."""
     out = np.empty(X.shape[0], np.float64)
     if isinstance(X, np.ndarray):
         for start, batch in dense_batches(X):
@@ -128,8 +125,8 @@ def add_rows(
 ) -> NDArray[np.float64]:
     """Add rows to their clusters' `sums` (k, m) and `counts` (k,), both written; label -1 is left out.
 
-    `fresh`: the sums begin here, whatever is in their memory. `to`: where squared distances are wanted too; every row
-    has a label then. Returns d2 float64 (n,), or (0,) unless asked for.
+    `fresh`: overwrite the sums. `to`: centers for squared distances, which then are returned, float64 (n,), else (0,);
+    every row has a label then.
     """
     d2 = np.empty(X.shape[0] if to is not None else 0)
     if isinstance(X, np.ndarray):
@@ -150,12 +147,12 @@ def add_rows(
 
 
 def drawn_rows(mass: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.intp]:
-    """The first rows whose running sums reach shares of the whole; the last row where rounding hides it."""
+    """The first rows whose running sums reach shares of the whole; the last row if rounding hides it."""
     return mass.searchsorted(shares * mass[-1]).clip(0, len(mass) - 1)
 
 
 def rows_by_label(labels: NDArray[np.int32], n_clusters: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows in the order of their labels (n,), and where those of each cluster start (k + 1,); label -1 is left out."""
+    """Rows in the order of their labels (n,), and starts of the clusters (k + 1,); label -1 is left out."""
     order, starts = np.empty(len(labels), np.int64), np.empty(n_clusters + 1, np.int64)
     order_by_label(labels, order, starts)
     return order, starts
@@ -181,14 +178,14 @@ class Totals:
         return out
 
     def to_means(self, fallback: NDArray[np.float64]) -> NDArray[np.float64]:
-        """As `means`, in place: overwrites the sums, as new memory costs more than the division."""
+        """Compute `means` in place of the sums: new memory costs more than the division."""
         if not self.sums.flags.writeable:  # as it came from a worker
             return self.means(fallback)
         kernels.means(self.sums, self.counts, fallback, self.sums)
         return self.sums
 
     def explained(self) -> float:
-        """What the clusters' means explain of the rows' squared norms: the rest is squared distances to them."""
+        """Sum of squares that the clusters' means explain; the rest of the rows' is squared distances to them."""
         return kernels.explained(self.sums, self.counts)
 
 
@@ -204,7 +201,7 @@ def inertia_of(totals: Totals, centers: NDArray[np.float64], total_d2norm: float
 
 
 def merged(X: Matrix) -> Matrix:
-    """The same rows with entries that repeat an index added up; as they are, where none does, and dense rows."""
+    """Add up entries that repeat an index; dense rows and others without any come back as they are."""
     if isinstance(X, np.ndarray) or X.has_canonical_format:
         return X
     copy = X.copy()

@@ -1,7 +1,7 @@
-"""An index of many centers: bounds that prove that most centers are not the nearest of a row.
+"""An index of many centers: bounds that exclude most centers for a row, with the labels of a full search to the bit.
 
-Principal directions of the centers, the centers in these coordinates, and groups of them to guess the nearest one from.
-The labels are those that a look at all centers gives, to the bit. Sees arrays only; `blocks` says which and when.
+It holds principal directions of the centers, the centers in these coordinates, and groups of them for a first guess.
+Sees arrays only; `blocks` decides when it is used.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ LOST = 8  # times what a projection loses: twice for squares, once for products,
 NEARLY = 1e-6  # that products of directions may be from those of orthogonal ones of length 1
 
 IndexParts: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int32]]
-"""Directions (m, u) and groups (k,) of an index: what finding it takes longest for."""
+"""Directions (m, u) and groups (k,) of an index, its most expensive parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CenterIndex:
-    """Columns of a table of centers, so that most are excluded by a few numbers."""
+    """Columns of a table of centers, arranged so that a few numbers exclude most of them."""
 
     # (m, u): orthonormal, but for rounding: `reduced.COORDINATES`, or m if that is less
     directions: NDArray[np.float32]
@@ -59,10 +59,10 @@ class CenterIndex:
     def of(
         cls, columns: NDArray[np.float32], bias: NDArray[np.float32], known: IndexParts | None = None
     ) -> CenterIndex:
-        """Build it. O(k * m * WIDE + k^1.5 * WIDE).
+        """Build the index. O(k * m * WIDE + k^1.5 * WIDE).
 
-        `columns`: float32 (k, m), columns of the table: the scores of rows z are ``z @ columns.T + bias``. `bias`:
-        float32 (k,). `known`: (float32 (m, u), int32 (k,)), directions and groups, of an index that was saved.
+        `columns`: float32 (k, m), of the table: scores of rows z are ``z @ columns.T + bias``. `known`: parts of a
+        saved index.
         """
         n_clusters, n_features = columns.shape
         directions = principal_directions(columns) if known is None else known[0]
@@ -97,12 +97,11 @@ class CenterIndex:
         *,
         seconds: bool = False,
     ) -> NDArray[np.bool_]:
-        """Label rows; say which are left to a look at all centers.
+        """Label rows; return which are left to a search of all centers, bool (n,).
 
         `X`: float32 (n, m), C-contiguous, moved and scaled. `slopes`, `slack`: as of `pruned.nearest_pruned`. `found`:
-        (int32 (n,), float32 (n,), float32 (n,), bool (n,)), labels, scores, second scores and doubt: written, but for
-        the rows that are left. `likely`: int32 (n,), centers that are likely the nearest; not where second scores are
-        wanted. `seconds`: whether they are; they hold anything otherwise. Returns left bool (n,).
+        labels, scores, second scores and doubt (n,), written except for rows left. `likely`: int32 (n,), likely nearest
+        centers; None if `seconds`, without which second scores hold anything.
         """
         n_rows = len(X)
         wide, lengths, fine, fine_lengths, norms = _reduced(X, self.projection.product(X), self.lost)
@@ -125,7 +124,7 @@ class CenterIndex:
     def _guessed(
         self, wide: NDArray[np.float32], row_fine: NDArray[np.int16], row_units: NDArray[np.float32]
     ) -> NDArray[np.int32]:
-        """Places of centers that are likely the two nearest, by the groups that rows lie nearest to (n, 2)."""
+        """Places (n, 2) of two centers that are likely the nearest, by the groups nearest to each row."""
         n_rows = len(wide)
         groups, out = np.empty((n_rows, min(PROBES, len(self.mean_bias))), np.int32), np.empty((n_rows, 2), np.int32)
         reduced.lowest_columns(self.means.product(wide), self.mean_bias, groups)
@@ -139,7 +138,7 @@ def byte_panels(
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Coordinates of columns as bytes, in panels as `sieve.mark_columns` takes them, and units (p,).
 
-    `wide`: float32 (k, WIDE). `lengths`: float32 (k,), as `reduced.reduce_rows` writes them.
+    `wide`, `lengths`: float32 (k, WIDE), (k,), as `reduced.reduce_rows` writes them.
     """
     padded = -(-len(wide) // PANEL_COLUMNS) * PANEL_COLUMNS
     whole, units = np.zeros((padded, DEPTH_BYTES), np.int8), np.ones(padded, np.float32)
@@ -156,13 +155,13 @@ def byte_panels(
 
 
 def is_worth(n_clusters: int, n_features: int, *, guessed: bool = False) -> bool:
-    """Whether an index takes less time than a look at all centers: from about 800 of 256 features, measured."""
+    """Whether an index is faster than a search of all centers: from about 800 of 256 features, measured."""
     many = n_clusters >= FEWEST_CENTERS and n_features >= FEWEST_FEATURES
     return many and n_clusters * n_features * (1 + guessed) >= FEWEST_ENTRIES
 
 
 def index_bytes(n_clusters: int, width: int, n_threads: int) -> int:
-    """Memory that an index takes, and each thread that looks rows up in it; 0 where there is none."""
+    """Memory of an index under construction, with each thread's lookups; 0 where there is none."""
     if n_clusters < FEWEST_CENTERS or width < FEWEST_FEATURES:
         return 0
     n_groups = int(GROUPS * np.sqrt(n_clusters))
@@ -173,7 +172,7 @@ def index_bytes(n_clusters: int, width: int, n_threads: int) -> int:
 
 
 def held_index_bytes(n_clusters: int, width: int, n_threads: int) -> int:
-    """The same once it is made."""
+    """Memory of a built index, with each thread's lookups; 0 where there is none."""
     if n_clusters < FEWEST_CENTERS or width < FEWEST_FEATURES:
         return 0
     made = n_clusters * (4 * width + 12 * reduced.WIDE + 12 * reduced.FINE)
@@ -181,16 +180,16 @@ def held_index_bytes(n_clusters: int, width: int, n_threads: int) -> int:
 
 
 def lost_by_projection(n_features: int) -> float:
-    """What products of coordinates and lengths may be wrong by, as a share of the product of the rows' lengths."""
+    """Bound on the error of products of coordinates and lengths, relative to the product of the rows' lengths."""
     roundings = min(DEPTH, n_features) + n_features / DEPTH + 5
     rounding = float(np.finfo(np.float32).eps) / 2
     return LOST * (np.sqrt(reduced.COORDINATES) * roundings + reduced.FINE) * rounding
 
 
 def principal_directions(columns: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Directions that the columns reach farthest in, about, orthonormal: by subspace iteration (m, u).
+    """Approximate principal directions of the columns, orthonormal (m, u), by subspace iteration.
 
-    They choose what is excluded first, and no label: their last bits may differ from processor to processor.
+    Their last bits may differ between processors: they decide what is excluded first, never a label.
     """
     step = -(-len(columns) // DIRECTION_CENTERS)
     some = columns[::step].astype(np.float64)
@@ -225,14 +224,14 @@ def _fine(
 
 
 def are_orthonormal(directions: NDArray[np.float32]) -> bool:
-    """Whether the columns are as orthonormal as rounding leaves them; not of NaN."""
+    """Whether the columns are orthonormal within rounding; False for NaN."""
     exact = directions.astype(np.float64)
     wrong = np.abs(exact.T @ exact - np.eye(exact.shape[1]))
     return bool(wrong.max() <= NEARLY)
 
 
 def grouped(wide: NDArray[np.float32], n_groups: int) -> NDArray[np.int32]:
-    """Groups of centers that lie near each other, by a few steps of Lloyd's algorithm (k,)."""
+    """Groups (k,) of centers near each other, by a few steps of Lloyd's algorithm."""
     groups = np.empty((len(wide), 1), np.int32)
     means = wide[:: max(1, len(wide) // n_groups)][:n_groups]
     for _ in range(GROUP_STEPS):
@@ -245,7 +244,7 @@ def grouped(wide: NDArray[np.float32], n_groups: int) -> NDArray[np.int32]:
 def _means(
     wide: NDArray[np.float32], groups: NDArray[np.int32]
 ) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
-    """Means of the groups, the rows in the order of groups, and where each starts."""
+    """Means of the groups, the rows in the order of groups, and the start of each."""
     order = np.argsort(groups, kind="stable").astype(np.int32)
     starts = np.searchsorted(groups[order], np.arange(int(groups.max()) + 2)).astype(np.int64)
     filled = np.flatnonzero(np.diff(starts))
@@ -257,7 +256,7 @@ def _means(
 def _in_tree(
     means: NDArray[np.float32], order: NDArray[np.int32], starts: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
-    """As `_means` gives them, those groups that are near each other one after the other."""
+    """Reorder the results of `_means` so that near groups are neighbours."""
     tree = np.empty(len(means), np.int64)
     balanced_groups(means.astype(np.float64), len(means), tree, np.empty(len(means) + 1, np.int64))
     parts = [order[starts[group] : starts[group + 1]] for group in tree]

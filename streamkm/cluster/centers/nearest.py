@@ -45,7 +45,7 @@ class NearestCenters:
     def build(
         cls, centers: NDArray[np.float64], dtype: Any, *, around_origin: bool = False, index: IndexParts | None = None
     ) -> NearestCenters:
-        """Take centers (k, m) for scores of a dtype; directions and groups of an index of them, if they are known."""
+        """Take centers (k, m) for scores of a dtype, and the parts of their index, if known."""
         return cls(np.ascontiguousarray(centers), np.dtype(dtype), around_origin, {}, index)
 
     def __getstate__(self) -> tuple[Any, ...]:
@@ -69,7 +69,7 @@ class NearestCenters:
         )
 
     def center_norms(self) -> NDArray[np.float64]:
-        """Squared norms of the centers (k, 2): each, and what it lacks."""
+        """Squared norms of the centers (k, 2): float64 value and rounding error."""
         return self._made("norms", lambda: center_norms(self.centers))
 
     def index(self) -> CenterIndex:
@@ -83,7 +83,7 @@ class NearestCenters:
         return self._made("index", make)
 
     def _index_for(self, X: NDArray[Any], layout: PackedCenters, *, guessed: bool) -> CenterIndex | None:
-        """The index, if products are those of float32 and it is there already, or worth it for so many rows."""
+        """The index, for products of float32, if it is there already or worth it for these rows."""
         if layout.table.dtype != np.float32 or not len(X):
             return None
         enough = len(X) >= (INDEXED_ROWS if self.known is None else KNOWN_ROWS)
@@ -91,7 +91,7 @@ class NearestCenters:
         return self.index() if worth or "index" in self.laid_out else None
 
     def _made(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What was made before under a key, or is made now, once however many threads ask."""
+        """Return the object cached under a key, or make it once for all threads."""
         with _LAYING_OUT:
             if key not in self.laid_out:
                 self.laid_out[key] = make()
@@ -101,17 +101,14 @@ class NearestCenters:
         """Find every row's nearest center, as far as products of the table's dtype tell.
 
         Returns labels int32 (n,); scores (n,): squared distance to the nearest center less ``||x - s||^2``, s the mean
-        of the centers, or 0 around the origin; second scores (n,), infinite where k is 1.
+        of the centers, or 0 around the origin; second scores (n,), infinite if k is 1.
         """
         layout = self.layout(self.dtype, sparse=not isinstance(X, np.ndarray))
         labels, scores, seconds, _ = self._search(X, layout, -1.0, all_centers=True)
         return labels, scores, seconds
 
     def lowest(self, X: Matrix, likely: NDArray[np.int32] | None = None) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        """The labels and scores of `nearest`; of many centers in less time, as most are excluded.
-
-        `likely`: int32 (n,), labels that are likely right: the more are, the less time it takes.
-        """
+        """Labels and scores of `nearest`, faster with many centers; the more of `likely` (n,) is right, the faster."""
         layout = self.layout(self.dtype, sparse=not isinstance(X, np.ndarray))
         labels, scores, _, _ = self._search(X, layout, -1.0, likely=likely)
         return labels, scores
@@ -119,14 +116,12 @@ class NearestCenters:
     def labels(
         self, X: Matrix, d2norms: NDArray[np.float64] | None = None, gaps: NDArray[np.float64] | None = None
     ) -> NDArray[np.int32]:
-        """Find every row's nearest center in truth: by squared distances of the given values, in float64 (n,).
+        """Find every row's truly nearest center (n,), by float64 squared distances; ties go to the lower label.
 
-        Products of float32 tell for all rows but a few, and for which; those few are compared with every center by
-        differences in float64. Ties go to the lower label.
-
-        `d2norms` (n,): squared norms of the rows, where they are known. `gaps` (n,), written: how much larger the
-        squared distance to the second nearest center is, about, and at least 0; infinite where k is 1. NaN for dense
-        rows and more than `MOST_SECONDS` centers: the second nearest would take as long again as the nearest.
+        float32 products decide all rows but a few, and tell which; these are compared with every center by differences.
+        `d2norms` (n,): squared norms of the rows, if known. `gaps` (n,), written: approximate excess, at least 0, of
+        the second nearest squared distance; infinite if k is 1. NaN for dense rows and more than `MOST_SECONDS`
+        centers, where second nearest centers would double the time.
         """
         layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
         cheap = not isinstance(X, np.ndarray) or self.n_clusters <= MOST_SECONDS
@@ -167,9 +162,9 @@ class NearestCenters:
         all_centers: bool = False,
         likely: NDArray[np.int32] | None = None,
     ) -> Searched:
-        """Labels, scores, second scores, and which rows are doubtful; a negative `slope`: none is.
+        """Find labels, scores, second scores, and doubtful rows (none if `slope` is negative).
 
-        Second scores hold anything unless they, or a look at all centers, are asked for.
+        Second scores hold anything unless `seconds` or `all_centers`.
         """
         if not isinstance(X, np.ndarray):
             return self._search_csr(X, layout, slope)
@@ -191,7 +186,7 @@ class NearestCenters:
     def _search_csr(
         self, X: Any, layout: PackedCenters, slope: float, d2norms: NDArray[np.float64] | None = None
     ) -> Searched:
-        """As `_search`, of CSR rows, whose squared norms may be known."""
+        """Run `_search` on CSR rows, whose squared norms may be known."""
         found = _room_for(X.shape[0], layout.table.dtype)
         indptr, indices, data = moved_rows(X, layout, layout.table.dtype)
         if slope < 0:
@@ -206,7 +201,7 @@ class NearestCenters:
     def _search_dense(
         self, X: NDArray[Any], layout: PackedCenters, slope: float, room: tuple[Any, ...], found: tuple[Any, ...]
     ) -> None:
-        """As `_search`, of a batch of rows, among all centers."""
+        """Run `_search` on a batch of rows among all centers."""
         search = nearest.nearest_dense if X.dtype == layout.table.dtype else nearest.nearest_converted
         if X.shape[1] > products.WIDE:
             search = nearest.nearest_wide
@@ -223,11 +218,10 @@ class NearestCenters:
         *,
         seconds: bool,
     ) -> None:
-        """As `_search_dense`, with the same bits, by an index that excludes most centers.
+        """Run `_search_dense`, with the same bits, by an index that excludes most centers.
 
-        Rows that it does not serve are compared with all centers, together at the end: to read these for a few rows at
-        a time takes longer. Where it does not serve most rows, the next ones are not looked up; after them it is tried
-        again.
+        Rows that it leaves are compared with all centers together at the end, as reading all centers for a few rows is
+        slow. Where it leaves most rows, lookups pause for the next rows.
         """
         index, room, likely = by
         n_batch, start, skipped = min(LOOKED_UP_ROWS, max(BLOCK_ROWS, batch_rows(X.shape[1]))), 0, 1
@@ -282,12 +276,12 @@ def _room_for(n_rows: int, dtype: np.dtype[Any]) -> Searched:
 
 
 def step_labels(X: Matrix, table: NearestCenters, likely: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
-    """Nearest centers of rows (n,) in a step of Lloyd's algorithm: as exact as the rows are stored."""
+    """Nearest centers of rows (n,) in a step of Lloyd's algorithm, as exact as the rows are stored."""
     return table.labels(X) if working_dtype(X.dtype) == np.float64 else table.lowest(X, likely)[0]
 
 
 def center_norms(centers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Squared norms of centers (k, m) in two parts (k, 2): each, and what it lacks."""
+    """Squared norms of centers (k, m), as of `distances.center_norms` (k, 2): float64 value and rounding error."""
     out = np.empty((len(centers), 2))
     distances.center_norms(centers, out)
     return out

@@ -1,9 +1,8 @@
-"""Which centers lie near each other, so that rows are compared with those near their last center only.
+"""Lists of near centers, so that rows are compared only with centers near their last one.
 
-Groups of a few centers each have a list of the centers nearest to their mean; rows whose last center is in a group are
-compared with its list. The cost of a row grows like the square root of the number of centers. What is found is a
-partition of the rows, and its objective is true; that no other center is nearer is not said. The same bits for any
-threads and on any processor.
+Groups of a few centers each have a list of the centers nearest to their mean, for all rows whose last center is in the
+group: a row costs about sqrt(k). The objective of the resulting partition is exact, but a row's nearest center may be
+another. Results have the same bits for any threads and on any processor.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ SCORED_ENTRIES = 1 << 22  # of scores between means of groups and centers that a
 
 
 def neighbours_bytes(n_clusters: int, width: int, n_threads: int) -> int:
-    """Memory that lists of centers take, and each thread that compares rows with one; 0 where there are none."""
+    """Memory of the lists under construction, with each thread's comparisons; 0 where there are none."""
     if n_clusters < FEWEST_CENTERS:
         return 0
     return held_neighbours_bytes(n_clusters, width, n_threads) + 2 * 4 * max(SCORED_ENTRIES, n_clusters)
 
 
 def held_neighbours_bytes(n_clusters: int, width: int, n_threads: int) -> int:
-    """The same once they are found."""
+    """Memory of the finished lists, with each thread's comparisons; 0 where there are none."""
     if n_clusters < FEWEST_CENTERS:
         return 0
     size = group_size(n_clusters)
@@ -58,14 +57,14 @@ def group_size(n_clusters: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """Which centers rows are compared with: of use as long as centers have not moved far since it was found."""
+    """Lists of the centers that rows are compared with; valid while centers have not moved far."""
 
     group_of: NDArray[np.int32]  # (k,): group of each center
     candidates: NDArray[np.int32]  # (g, l): centers of each group's list, ascending; those of the group are among them
 
     @classmethod
     def of(cls, table: NearestCenters, executor: Executor | None = None) -> Lists:
-        """Group the centers and find the lists; by threads, if there are some. O(k * m * log(k) + k^1.5 * m)."""
+        """Group the centers and find the lists, by threads if an executor is given. O(k * m * log(k) + k^1.5 * m)."""
         centers, n_clusters = table.centers, table.n_clusters
         size = group_size(n_clusters)
         n_groups = -(-n_clusters // size)
@@ -88,7 +87,7 @@ class Lists:
         means: NDArray[np.float64],
         members: tuple[NDArray[np.int64], NDArray[np.int64]],
     ) -> None:
-        """Find the lists of some groups, by their means."""
+        """Find the lists of some groups by their means."""
         (order, starts), part = members, means[first : first + n_lists]
         scores = np.empty((len(part), -(-table.n_clusters // LANES) * LANES), table.dtype)
         table.score(part, scores)
@@ -114,10 +113,7 @@ class Neighbourhood:
 
     @classmethod
     def of(cls, table: NearestCenters, lists: Lists | None = None, executor: Executor | None = None) -> Neighbourhood:
-        """Lay out the lists, once for all, by the threads of an executor of this process, if there is one.
-
-        `lists`: of centers that lay about where these do.
-        """
+        """Lay out the lists once, by the threads of a local executor if given; `lists` may be of centers near these."""
         lists = lists or Lists.of(table, executor)
         candidates = lists.candidates
         layout = table.layout(table.dtype, sparse=False)
@@ -137,7 +133,7 @@ class Neighbourhood:
         return cls(layout, columns, lists, tables)
 
     def without(self, removed: NDArray[np.integer[Any]]) -> Neighbourhood:
-        """The same, but for some centers that no row is near."""
+        """Remove some centers that no row is near."""
         bias = self.layout.bias.copy()
         bias[removed] = np.inf
         return replace(self, layout=replace(self.layout, bias=bias))
@@ -147,8 +143,8 @@ class Neighbourhood:
     ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
         """Find every row's two nearest centers among those near its last one.
 
-        `X`: ndarray (n, m) of any real dtype. `labels`: int32 (n,), of the last step. Returns labels int32 (n,);
-        scores, seconds (n,): as of `NearestCenters.nearest`, of the centers that were looked at.
+        `X`: (n, m) of any real dtype. `labels`: int32 (n,), of the last step. Returns labels int32 (n,), scores and
+        seconds (n,), as of `NearestCenters.nearest` but among the listed centers.
         """
         layout, dtype, candidates = self.layout, self.columns.dtype, self.lists.candidates
         found = np.empty(len(X), np.int32), np.empty(len(X), dtype), np.empty(len(X), dtype)
@@ -170,7 +166,7 @@ class Neighbourhood:
 
 
 def _by_threads(executor: Executor | None, function: Callable[..., None], items: Sequence[int], *given: Any) -> None:
-    """Call a function for each item, by threads if there are some."""
+    """Call a function for each item, by threads if an executor is given."""
     if executor is not None:
         executor.each("neighbours", function, items, *given)
     else:

@@ -1,7 +1,4 @@
-"""Centers laid out for one kind of rows, so that a product of a row with a table scores all of them.
-
-Rows far from the origin are moved, and rows and centers are scaled, before they are rounded.
-"""
+"""Centers laid out so that a product of a row with a table scores all of them; shifted and scaled against rounding."""
 
 from __future__ import annotations
 
@@ -30,9 +27,9 @@ class PackedCenters:
     """Centers laid out for one kind of rows and one dtype of products.
 
     With s the mean of the centers (0 around the origin) and a the part of it that rows are moved by, a row x becomes
-    ``z = (x - a) * scale``, and ``z @ table + bias`` is ``scale^2 (||x - c||^2 - ||x - s||^2)`` for every c. What
-    is left out is the same for all centers of a row. Taking s out keeps products small when the data lie far from the
-    origin; moving the rows too keeps the rounding small where they lie farther than centers lie apart.
+    ``z = (x - a) * scale``, and ``z @ table + bias`` is ``scale^2 (||x - c||^2 - ||x - s||^2)`` for every c; the term
+    in s is common to all centers. Subtracting s keeps products small for data far from the origin; moving rows too
+    keeps the rounding small if they lie farther out than centers lie apart.
     """
 
     # float32 or float64 (m * p,), ``-2 scale (C - s)^T``, of p columns: k, padded to whole vectors with columns ``-2
@@ -103,7 +100,7 @@ class PackedCenters:
 
 
 def moved_rows(X: Any, layout: PackedCenters, dtype: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """CSR rows as a layout wants them: `indptr`, `indices`, and values of a dtype; copies only of what is changed."""
+    """CSR rows as a layout wants them (`indptr`, `indices`, values of a dtype); copies only what changes."""
     if len(layout.columns):
         return moved_csr(X, layout.columns, layout.moved, layout.scale, dtype)
     data = X.data if layout.scale == 1 else X.data.astype(np.float64) * layout.scale
@@ -113,11 +110,10 @@ def moved_rows(X: Any, layout: PackedCenters, dtype: Any) -> tuple[NDArray[Any],
 def moved_csr(
     X: Any, columns: NDArray[np.int64], moved: NDArray[np.float64], scale: float, dtype: Any
 ) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
-    """CSR rows less an offset in a few features, which all rows then store.
+    """CSR rows less an offset in a few features, which all rows then store; times `scale`.
 
     `X`: csr_array (n, at most m) with distinct indices in a row. `columns`: int64 (u,), the features, ascending.
-    `moved`: float64 (m,), what is taken from them. `scale`: all values are multiplied with it. Returns indptr int64 (n
-    + 1,); indices; data.
+    `moved`: float64 (m,), the offset. Returns indptr int64 (n + 1,), indices, data.
     """
     places = np.full(len(moved), -1, np.int32)
     places[columns] = np.arange(len(columns))
@@ -130,7 +126,7 @@ def moved_csr(
 
 
 def center_spread(centers: NDArray[np.float64], shift: NDArray[np.float64]) -> tuple[float, float]:
-    """How far centers lie from a point at most, and how far that lies from the origin."""
+    """The largest distance of a center to a point, and that point's distance to the origin."""
     largest = max(float(centers.max(initial=0.0)), -float(centers.min(initial=0.0)))  # without a copy of them
     unit = safe_scale(largest)  # squares of tiny numbers would be 0
     point, d2, norm = shift[None] * unit, np.empty(len(centers)), np.empty(1)

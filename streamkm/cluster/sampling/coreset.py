@@ -1,7 +1,7 @@
 """Weighted coresets of rows: few rows that stand for many.
 
-Parts are reduced where they are read, and joined and reduced again, in the order that `CoresetTree` says. Hashes of
-places decide what becomes of rows, so a result depends neither on workers nor on timing. Never sees a source or a file.
+Parts are reduced where they are read, then joined and reduced in the order of a `CoresetTree`. Hashes of places decide
+about rows, so a result depends neither on workers nor on timing. Never sees a source or a file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIRST_STREAM = 3
 
 
 def default_size(n_clusters: int) -> int:
-    """Rows of a coreset that k-means loses little by; see `SIZE_PER_CLUSTER`."""
+    """Rows of a coreset that loses little for k-means; see `SIZE_PER_CLUSTER`."""
     return max(SMALLEST_SIZE, SIZE_PER_CLUSTER * n_clusters)
 
 
@@ -48,7 +48,7 @@ class Part:
 
     @property
     def complete(self) -> bool:
-        """Whether these are all rows of positive weight, with the weights that they have."""
+        """Whether these are all rows of positive weight, with their own weights."""
         return self.depth == 0
 
     @property
@@ -57,13 +57,13 @@ class Part:
         return matrix_bytes(self.X) + self.weights.nbytes + self.places.nbytes
 
     def only(self, kept: NDArray[np.bool_]) -> Part:
-        """The same without the other rows and their weight."""
+        """Drop the other rows with their weight."""
         X, weights, places = self.X[np.flatnonzero(kept)], self.weights[kept], self.places[kept]
         total = max(0.0, float(self.total_weight - self.weights[~kept].sum()))
         return replace(self, X=X, weights=weights, places=places, total_weight=total)
 
     def faded(self, factor: float) -> Part:
-        """The same with all weights times a factor."""
+        """Multiply all weights by a factor."""
         return replace(self, weights=factor * self.weights, total_weight=factor * self.total_weight)
 
 
@@ -71,9 +71,8 @@ class Part:
 class CoresetRule:
     """The choice of the rows of a coreset, and their weights.
 
-    Rows are drawn by importance (see `sensitivity`), certain ones always, and those that stay take the weight of those
-    that go: each weight keeps its expectation, so the objective of any centers is unbiased, and the weights' sum is
-    kept exactly.
+    Rows are drawn by importance (see `sensitivity`), certain ones always, and take over the weight of the others: each
+    weight keeps its expectation, so the objective of any centers is unbiased, and the weights' sum is exact.
 
     References: Feldman and Langberg, "A unified framework for approximating and clustering data", STOC 2011; Cormode,
     Shkapenyuk, Srivastava and Xu, "Forward decay", ICDE 2009.
@@ -88,7 +87,7 @@ class CoresetRule:
     half_life: float = np.inf
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse invalid settings."""
         if self.size < 4 or self.n_clusters < 1 or not self.half_life > 0:
             raise InvalidParameterError(
                 f"size={self.size}, n_clusters={self.n_clusters}, half_life={self.half_life}; needed: at least 4, at "
@@ -98,14 +97,13 @@ class CoresetRule:
             raise InvalidParameterError(f'method={self.method!r}; needed: "sensitivity" or "lightweight"')
 
     def fade(self, last_place: int, now: int) -> float:
-        """The factor by which weights as of a place fall until a later one."""
+        """The factor by which weights fall between two places."""
         return float(np.exp2((last_place - now) / self.half_life))
 
     def part(self, X: Matrix, places: NDArray[np.int64], weights: NDArray[np.float64]) -> Part:
-        """Make a part of rows that were read, at most `size` of them kept.
+        """Make a part of rows (n, m) just read; keeps at most `size`, and none of weight 0.
 
-        `X`: ndarray or csr_array (n, m). `places`: int64 (n,), at least one. `weights`: float64 (n,) or (0,), empty:
-        every row weighs 1. Rows of weight 0 are left out.
+        `places`: int64 (n,), n at least 1. `weights`: float64 (n,) or (0,), empty: every row weighs 1.
         """
         weights = weights if len(weights) else np.ones(len(places))
         last_place, n_rows = int(places.max()), len(places)
@@ -117,11 +115,11 @@ class CoresetRule:
         return self.reduced(Part(X, decayed, places, 0, last_place, n_rows, total))
 
     def join(self, parts: Sequence[Part]) -> Part:
-        """Make one part of several, at most `size` rows of them; none is changed."""
+        """Make one part of several, with at most `size` rows; none is changed."""
         return parts[0] if len(parts) == 1 else self.reduced(self.together(parts))
 
     def together(self, parts: Sequence[Part]) -> Part:
-        """All rows of several parts, with the weights that they have as of the newest one."""
+        """All rows of several parts, with their weights as of the newest part."""
         last_place = max(part.last_place for part in parts)
         fades = [self.fade(part.last_place, last_place) for part in parts]
         return Part(
@@ -135,12 +133,12 @@ class CoresetRule:
         )
 
     def finish(self, part: Part) -> Part:
-        """The coreset: the rows in random order, so that every prefix is a fair sample of them."""
+        """The coreset, in random order: every prefix is a fair sample of it."""
         order = self.order(part)
         return replace(part, X=part.X[order], weights=part.weights[order], places=part.places[order])
 
     def order(self, part: Part) -> NDArray[np.intp]:
-        """The order (s,) in which `finish` puts the rows of a part."""
+        """The order (s,) of a part's rows in `finish`."""
         return np.lexsort((part.places, self._draws(ORDER_STREAM, part.places)))
 
     def reduced(self, part: Part) -> Part:
@@ -171,7 +169,7 @@ class CoresetRule:
         return replace(part, X=part.X[kept], weights=weights[kept], places=part.places[kept], depth=depth)
 
     def _draws(self, stream: int, places: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Uniform numbers in (0, 1) by place, other ones for every stream."""
+        """Uniform numbers in (0, 1) by place, independent between streams."""
         hashes = np.empty(len(places), np.int64)
         hash_places(np.uint64(self._seed(stream)), places, hashes)
         return np.asarray(((hashes >> 11) + 0.5) / 2.0**52, np.float64)
@@ -181,7 +179,7 @@ class CoresetRule:
 
 
 def _probabilities(shares: NDArray[np.float64], wanted: int) -> NDArray[np.float64]:
-    """Probabilities proportional to `shares`, at most 1, that sum up to `wanted`; fewer rows than shares."""
+    """Probabilities proportional to `shares`, at most 1, with sum `wanted`, which is below the number of shares."""
     certain = np.zeros(len(shares), bool)
     while True:
         rest = float(shares[~certain].sum())
@@ -196,9 +194,8 @@ def _probabilities(shares: NDArray[np.float64], wanted: int) -> NDArray[np.float
 class CoresetTree:
     """Joins parts, two neighbours at a time, whatever order they come in.
 
-    A node of level l stands for parts ``i 2^l`` to ``(i + 1) 2^l - 1``; it is made as soon as both of its halves
-    are there. So the nodes are a function of which parts came; at most ``log2(parts) + 1`` of them where those
-    are consecutive.
+    A node of level l stands for parts ``i 2^l`` to ``(i + 1) 2^l - 1``, and is made as soon as both halves are there.
+    So nodes depend on the set of parts alone; consecutive parts leave at most ``log2(parts) + 1``.
     """
 
     rule: CoresetRule
@@ -209,7 +206,7 @@ class CoresetTree:
         self.insert(self.rule.part(X, places, weights), index)
 
     def insert(self, part: Part, index: int, level: int = 0) -> None:
-        """Take a part, or a node of another tree of the same rule. A second one of the same number joins the first."""
+        """Take a part, or a node of another tree of the same rule; a second one of the same number joins the first."""
         while True:
             same = self.nodes.pop((level, index), None)
             if same is not None:
@@ -222,10 +219,7 @@ class CoresetTree:
             level, index = level + 1, index >> 1
 
     def merged(self, other: CoresetTree) -> CoresetTree:
-        """A tree of the parts of both; neither is changed.
-
-        Raises InvalidParameterError: if the other has another rule.
-        """
+        """A tree of the parts of both, unchanged ones; raises InvalidParameterError if their rules differ."""
         if other.rule != self.rule:
             raise InvalidParameterError(f"coresets by different rules: {self.rule} and {other.rule}; needed: the same")
         tree = CoresetTree(self.rule, dict(self.nodes))
@@ -238,10 +232,7 @@ class CoresetTree:
             self.insert(part, index, level)
 
     def part(self) -> Part | None:
-        """All rows so far as one part; None if there are none.
-
-        Nodes are joined two at a time, the last and smallest first: beside them there is room for one join only.
-        """
+        """All rows so far as one part, or None; joins two nodes at a time, smallest first, so that one join is in memory."""
         parts = [part for _, part in sorted(self.nodes.items(), key=_first_part)]
         while len(parts) > 1:
             last = parts.pop()
@@ -254,7 +245,7 @@ class CoresetTree:
         return sum(part.n_bytes for part in self.nodes.values())
 
     def __sizeof__(self) -> int:
-        """As `n_bytes`: by it, Dask decides what to move and to spill."""
+        """Return `n_bytes`, by which Dask decides about moves and spills."""
         return self.n_bytes
 
 

@@ -1,6 +1,6 @@
 """The row sample: original rows, kept while the data are sketched.
 
-The rows whose places hash lowest are a uniform sample that depends on the source and a seed alone: not on chunks,
+The rows whose places hash lowest are a uniform sample that depends on the source and a seed alone, not on chunks,
 workers or timing. In order of their hashes, every prefix of the sample is a uniform sample too.
 """
 
@@ -31,10 +31,10 @@ SPARE = 1.5  # candidates expected for each place in the sample
 
 @dataclass(frozen=True, slots=True)
 class SampleRule:
-    """Which rows come into the sample: those of the lowest keys.
+    """The choice of the rows with the lowest keys.
 
-    With u the hash of a row's place in (0, 1), its key is u, or ``-log(1 - u) / w`` where it has a weight w: rows are
-    then drawn with probability proportional to weight, and those of weight 0 never.
+    With u the hash of a row's place in (0, 1), its key is u, or ``-log(1 - u) / w`` for weight w: rows are then drawn
+    in proportion to weight, and never at weight 0.
 
     References: Efraimidis and Spirakis, "Weighted random sampling with a reservoir", Inf. Process. Lett. 97 (2006),
     section 3.
@@ -46,7 +46,7 @@ class SampleRule:
 
     @classmethod
     def of(cls, size: int, seed: int, estimated_rows: int | None, weights: NDArray[np.float64]) -> SampleRule:
-        """Set the limit so that 1.5 times `size` rows can be expected below it; infinite where nothing is known."""
+        """Set the limit to expect 1.5 times `size` rows below it; infinite if nothing is known."""
         wanted = SPARE * size
         if len(weights):
             return cls(size, seed, _limit_of(weights[weights > 0], wanted))
@@ -55,7 +55,7 @@ class SampleRule:
     def candidates(
         self, X: Matrix, places: NDArray[np.int64], rows: NDArray[np.int64], weights: NDArray[np.float64]
     ) -> Candidates:
-        """Pick a chunk's candidates. `rows` are the rows' numbers, counted from the chunk's first."""
+        """Pick a chunk's candidates; `rows` are the rows' numbers from the chunk's first."""
         picked, keys = self.picks(places, weights)
         if len(picked) == len(places):
             return Candidates(X, keys, rows)
@@ -64,7 +64,7 @@ class SampleRule:
     def picks(
         self, places: NDArray[np.int64], weights: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Which rows of a chunk are candidates, ascending, and their keys."""
+        """The candidates of a chunk, ascending, and their keys."""
         hashes = np.empty(len(places), np.int64)
         hash_places(np.uint64(self.seed), places, hashes)
         keys = np.asarray((hashes + 0.5) / 2.0**63, np.float64)
@@ -85,9 +85,9 @@ class SampleRule:
 
 
 def _limit_of(weights: NDArray[np.float64], wanted: float, times: NDArray[np.float64] | None = None) -> float:
-    """The t with ``sum(1 - exp(-w t)) = wanted``; infinite where there are no more rows than that.
+    """The t with ``sum(times * (1 - exp(-w t))) = wanted``; infinite if there are no more weights than that.
 
-    `times`: float64 array, rows that each weight stands for; 1 by default.
+    `times`: number of rows of each weight, 1 by default.
     """
     times = np.ones(len(weights)) if times is None else times
     if len(weights) <= wanted:
@@ -123,11 +123,10 @@ class Sample:
     def first(
         self, n_rows: int, own_weights: NDArray[np.float64], total_weight: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """What each of the first rows stands for as a sample of its own, and how likely it was to be in that.
+        """Weights of the first rows as a sample of their own, and their probabilities of being in it.
 
-        Heavy rows come first, so `weights` of the whole sample would count them too much.
-
-        `own_weights`: float64 (s,) or (0,), of the sampled rows, as they were given. `total_weight`: of all rows.
+        Heavy rows come first, so the whole sample's `weights` would count them too much. `own_weights`: float64 (s,) or
+        (0,), as given. `total_weight`: of all rows.
         """
         if not len(own_weights):
             n_all = len(self.rows) if self.complete else total_weight
@@ -139,7 +138,7 @@ class Sample:
         return own / chances, chances
 
     def block(self, executor: Executor, sketch: Sketch, n_rows: int | None = None) -> Block:
-        """The first rows (all, by default), sketched, by threads of this process."""
+        """The first rows (all by default), sketched, by threads of this process."""
         stop = len(self.rows) if n_rows is None else min(n_rows, len(self.rows))
         rounds = -(-stop // (PIECE_ROWS * executor.n_workers))  # of pieces alike, one for each thread
         cuts = np.unique(np.linspace(0, stop, rounds * executor.n_workers + 1).astype(int)).tolist()
@@ -160,19 +159,13 @@ class Sample:
 
 @dataclass
 class SampleCollector:
-    """Gathers candidates chunk by chunk, in order, and keeps the lowest keys.
+    """Gathers candidates chunk by chunk, in order, and keeps the lowest `size` keys.
 
-    Given the lowest key t that is left out, a row of weight w is in the sample with probability 1 - exp(-w t), whatever
-    the other rows are: its weight over that has the expectation w. (The highest key that is in the sample is no such t:
-    with it, sums over s rows come out larger by a share of about 1 / s.) So one row more is kept until the end.
-
-    `size`: rows to keep at most.
+    Given the lowest key t left out, a row of weight w is in the sample with probability 1 - exp(-w t), independently:
+    its weight over that has expectation w. (The highest key kept is no such t: sums over s rows would be too large by
+    about 1 / s.) So one row more is kept until the end. It is pickled without rows that cannot come into the sample.
 
     References: Cohen and Kaplan, "Summarizing data using bottom-k sketches", PODC 2007, section 4 (rank conditioning).
-
-    Notes
-    -----
-    It is pickled without rows that cannot come into the sample, so what is sent does not grow with the chunks.
     """
 
     size: int
@@ -195,12 +188,12 @@ class SampleCollector:
             self.compact()
 
     def absorb(self, other: SampleCollector, first_row: int) -> None:
-        """Take the candidates of another one, which gathered from row `first_row` on."""
+        """Take the candidates of another collector, whose rows begin at `first_row`."""
         for candidates in other._kept:
             self.add(candidates, first_row)
 
     def compact(self) -> Candidates | None:
-        """Drop what will not come into the sample; what is left, in the order of the keys."""
+        """Drop candidates that cannot come into the sample; return the others in the order of keys."""
         if not self._kept:
             return None
         self._kept = [self._lowest(None, self.size + 1)[0]]
@@ -220,7 +213,7 @@ class SampleCollector:
         return Sample(lowest.X, lowest.rows, picked, complete)
 
     def _lowest(self, n_features: int | None, n_rows: int) -> tuple[Candidates, float | None]:
-        """The candidates of the lowest keys, in their order, and the lowest key that is left out, if one is."""
+        """The candidates of the lowest keys, in order, and the lowest key left out, if any."""
         keys = np.concatenate([candidates.keys for candidates in self._kept])
         rows = np.concatenate([candidates.rows for candidates in self._kept])
         order = np.argsort(keys, kind="stable")
@@ -240,7 +233,7 @@ def _sketch_slice(piece: slice, X: Matrix, sketch: Sketch) -> tuple[Matrix, NDAr
 
 
 def stacked(parts: Sequence[Matrix]) -> Matrix:
-    """Rows one under the other; parts are alike in kind and width, or mixed dense and CSR of one width."""
+    """Stack rows of parts that agree in kind and width, or mixed dense and CSR ones of one width."""
     if len(parts) == 1:
         return parts[0]
     if all(isinstance(part, np.ndarray) for part in parts):
@@ -254,7 +247,7 @@ def first_rows(X: Matrix, n_rows: int) -> Matrix:
 
 
 def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | None) -> Matrix:
-    """Rows `order` of the stacked parts, without stacking what is not taken."""
+    """Rows `order` of the stacked parts, without stacking the others."""
     homes: list[tuple[Any, NDArray[np.intp], NDArray[np.intp]]] = []  # part, rows of it, their places in the result
     if len(parts) == 1:
         homes.append((parts[0], order, np.arange(len(order))))
@@ -285,14 +278,14 @@ def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | N
 
 
 def stacked_csr(parts: Sequence[sp.csr_array], n_features: int | None) -> sp.csr_array:
-    """CSR rows one under the other; parts may differ in width (None: as wide as the widest)."""
+    """Stack CSR rows of parts that may differ in width (None: as wide as the widest)."""
     width = n_features or max(part.shape[1] for part in parts)
     widened = [sp.csr_array((part.data, part.indices, part.indptr), shape=(part.shape[0], width)) for part in parts]
     return sp.csr_array(sp.vstack(widened, format="csr")) if len(widened) > 1 else widened[0]
 
 
 def as_block_matrix(X: Matrix, *, sketched: bool = True) -> Matrix:
-    """Rows in the floats that blocks hold: float64 where float32 is not exact, but for CSR rows that were sketched."""
+    """Rows in the floats of blocks: float64 if float32 is not exact, except for sketched CSR rows."""
     if isinstance(X, np.ndarray):
         return X.astype(working_dtype(X.dtype), copy=False)
     dtype = np.float32 if sketched else working_dtype(X.dtype)

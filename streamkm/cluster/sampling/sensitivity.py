@@ -1,4 +1,4 @@
-"""How much each row matters to k-means: what coresets draw rows by."""
+"""Importance of rows to k-means, by which coresets draw them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Importance = tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]]
 
 
 def lightweight(X: Matrix, weights: NDArray[np.float64]) -> Importance:
-    """Half uniform, half by squared distance to the mean. O(nnz).
+    """Importance that is half uniform, half by squared distance to the mean. O(nnz).
 
-    `X`: float32 or float64 ndarray (n, m), or csr_array (n, m) with distinct indices in a row. `weights`: float64 (n,),
-    positive. Returns importance float64 (n,): up to a common factor, weights included; labels int32 (n,): 0; d2 float64
-    (n,): squared distances to the mean.
+    `X`: float32 or float64 (n, m), CSR indices distinct within a row. `weights`: float64 (n,), positive. Returns
+    importance float64 (n,), up to a common factor, weights included; labels int32 (n,), all 0; d2 float64 (n,) to the
+    mean.
 
     References: Bachem, Lucic and Krause, "Scalable k-means clustering via lightweight coresets", KDD 2018, algorithm 1.
     """
@@ -39,14 +39,12 @@ def lightweight(X: Matrix, weights: NDArray[np.float64]) -> Importance:
 def sensitivity(
     X: Matrix, weights: NDArray[np.float64], n_clusters: int, draws: Callable[[int], NDArray[np.float64]]
 ) -> Importance:
-    """Bounds of sensitivities: the largest share of the objective that a row can have, for any k centers.
+    """Bounds of sensitivities: a row's largest share of the objective, for any k centers. O(nnz * k).
 
     With B rough centers, phi their weighted objective, W the weights' sum, and ``a = 16 (log2 k + 2)``, row x of the
-    cluster b gets ``a d2(x) / phi + 2 a phi_b / (W_b phi) + 4 / W_b``: rows that lie far out, rows of clusters
-    that lie far spread, and rows of small clusters. O(nnz * k).
-
-    `X`, `weights`: as for `lightweight`. `draws`: uniform numbers in (0, 1), one a row, for a round's number. Returns
-    importance, labels, d2: as of `lightweight`; of the nearest rough centers.
+    cluster b gets ``a d2(x) / phi + 2 a phi_b / (W_b phi) + 4 / W_b``: high for outliers, and for rows of spread or
+    small clusters. `X`, `weights` and results are as of `lightweight`, about the nearest rough centers; `draws`: from a
+    round's number to uniform numbers in (0, 1), one a row.
 
     References: Bachem, Lucic and Krause, "Practical coreset constructions for machine learning", arXiv:1703.06476
     (2017), algorithm 2.
@@ -69,8 +67,7 @@ def rough_clusters(
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Nearest of about `n_centers` rough centers, and the squared distances (n,) to them.
 
-    The first center is the mean. In each round, rows become centers with probability proportional to weight times
-    squared distance to the centers so far.
+    The first center is the mean. Each round draws rows as centers in proportion to weight times squared distance.
 
     References: Bahmani, Moseley, Vattani, Kumar and Vassilvitskii, "Scalable k-means++", PVLDB 5 (2012), algorithm 2.
     """
@@ -97,7 +94,7 @@ def rough_clusters(
 
 
 def measurable(X: Matrix, seed: int) -> Matrix:
-    """The rows as distances are found between them: wide sparse rows sketched, others as they are."""
+    """Rows in the form that distances are computed from: wide sparse ones sketched, others unchanged."""
     if isinstance(X, np.ndarray):
         return X
     if X.shape[1] > WIDEST_SPARSE:

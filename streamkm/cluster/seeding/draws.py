@@ -1,8 +1,7 @@
 """Rows drawn by their share of an objective; a uniform sample misses them.
 
-Half of the rate at which a row is drawn is its share of all weight, the other half its share of the objective of known
-centers. Keys are hashes of places, so what is drawn depends neither on workers nor on timing; what several calls drew
-is joined by keeping the lowest keys.
+Half of a row's rate is its share of all weight, the other half its share of the objective of known centers. Keys are
+hashes of places, so draws depend neither on workers nor on timing; several calls join by keeping the lowest keys.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ DRAW_BYTES = 4 << 20  # of the rows that one call may hold
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Rows that were drawn, in the order of their places."""
+    """Drawn rows, in the order of their places."""
 
     X: Matrix  # ndarray or csr_array (r, m)
     places: NDArray[np.int64]  # (r,)
@@ -50,7 +49,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class DrawRule:
-    """How rows are drawn: those of the lowest keys, a row of weight w at the rate ``w (per_weight + per_d2 d2)``.
+    """The choice of the rows with the lowest keys, a row of weight w at the rate ``w (per_weight + per_d2 d2)``.
 
     References: Bahmani, Moseley, Vattani, Kumar and Vassilvitskii, "Scalable k-means++", PVLDB 5 (2012), algorithm 2:
     rounds of draws by share of the objective. Efraimidis and Spirakis, Inf. Process. Lett. 97 (2006): exponential keys.
@@ -65,16 +64,15 @@ class DrawRule:
 
     @classmethod
     def of(cls, size: int, seed: int, total_weight: float, objective: float) -> DrawRule:
-        """Draw about as many by weight as by share of the objective, if that is what is expected here."""
+        """Make the rule for as many expected draws by weight as by share of the objective."""
         return cls(size, seed, size / 2 / total_weight, size / 2 / max(objective, NO_OBJECTIVE))
 
     def draw(
         self, X: Matrix, places: NDArray[np.int64], weights: NDArray[np.float64], d2: NDArray[np.float64]
     ) -> Drawn:
-        """Draw some of the rows.
+        """Draw some of the rows (n, m).
 
-        `X`: ndarray or csr_array (n, m). `places`: int64 (n,). `weights`: float64 (n,) or (0,). `d2`: float64 (n,),
-        squared distances to the nearest centers.
+        `places`: int64 (n,). `weights`: float64 (n,) or (0,). `d2`: float64 (n,), to the nearest centers.
         """
         for most in (self.size, len(places)):  # the second where far more lies far away than was expected
             picked, keys = np.empty(most + 1, np.int64), np.empty(most + 1)
@@ -87,13 +85,13 @@ class DrawRule:
         return self._lowest(Drawn(X[picked], places[picked], own, d2[picked], keys, SPARE))
 
     def gather(self, parts: Sequence[Drawn]) -> tuple[Drawn, ...]:
-        """Keep several draws as they are while they are few and hold little more than wanted, else join them."""
+        """Keep several draws apart while they are few and hold little more than wanted, else join them."""
         if len(parts) <= MOST_PARTS and sum(part.n_rows for part in parts) <= SLACK * self.size:
             return tuple(parts)
         return (self.join(parts),)
 
     def join(self, parts: Sequence[Drawn]) -> Drawn:
-        """What would have been drawn of all rows at once; in the order of places, whatever the order of `parts`."""
+        """The draw of all rows at once, in the order of places, whatever the order of `parts`."""
         limit = min(part.limit for part in parts)
         below = [np.flatnonzero(part.keys < limit) for part in parts]
         taken = list(zip(parts, below, strict=True))
@@ -108,7 +106,7 @@ class DrawRule:
         return self._lowest(joined)
 
     def probabilities(self, weights: NDArray[np.float64], d2: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
-        """Of rows with these weights and squared distances to be drawn, where every key below `limit` was."""
+        """Probabilities that rows with these weights and squared distances are drawn, by keys below `limit`."""
         out = np.empty(len(weights))
         draw_chances(weights, d2, self.per_weight, self.per_d2, limit, out)
         return out
@@ -118,7 +116,7 @@ class DrawRule:
         return drawn.weights / self.probabilities(drawn.weights, drawn.d2, drawn.limit)
 
     def _lowest(self, drawn: Drawn) -> Drawn:
-        """Those of the lowest keys, in the order of places."""
+        """The rows of the lowest keys, in the order of places."""
         order, limit = np.argsort(drawn.places, kind="stable"), drawn.limit
         if drawn.n_rows > self.size:
             limit = float(np.partition(drawn.keys, self.size)[self.size])
@@ -128,17 +126,16 @@ class DrawRule:
 
 
 def draw_rows(n_clusters: int, row_bytes: int) -> int:
-    """How many rows of so many bytes a pass draws for k clusters."""
+    """Number of rows, of `row_bytes` each, that a pass draws for k clusters."""
     return min(max(FEWEST_ROWS, ROWS_PER_CLUSTER * n_clusters), DRAW_BYTES // max(1, row_bytes))
 
 
 def combined(rules: Sequence[DrawRule], parts: Sequence[Drawn], d2s: Sequence[NDArray[np.float64]]) -> Drawn:
-    """Several drawings of the same rows as one: each row with the weight that keeps every sum unbiased.
+    """Join several drawings of the same rows, with weights that keep every sum unbiased.
 
-    A row that was drawn twice is here twice: by the balance heuristic, each time with its weight over the sum of its
-    probabilities.
-
-    `d2s`: sequence of float64 (r,), for each rule, what it would have drawn the rows of all parts by, part after part.
+    A row drawn twice appears twice: by the balance heuristic, each time with its weight over the sum of its
+    probabilities. `d2s`: for each rule, the float64 (r,) by which it would have drawn the rows of all parts, part after
+    part.
 
     References: Veach and Guibas, "Optimally combining sampling techniques for Monte Carlo rendering", SIGGRAPH 1995,
     section 3.2.

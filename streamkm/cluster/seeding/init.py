@@ -1,7 +1,7 @@
-"""Centers to start from: seeding, Lloyd and local search on rows that stand for all that are held.
+"""Initial centers: seeding, Lloyd and local search on rows that stand for all that are held.
 
-Quality is lost in seeding, not in iterations: a few cheap starts on rows that stand for all of them, each recombined
-with the best so far and improved by swaps, beat many full starts.
+Seeding decides quality, not iterations: a few cheap starts on rows that stand for all, each recombined with the best so
+far and improved by swaps, beat many full starts.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ SWAPS_PER_CLUSTER = 4  # rows that LS++ draws, for each cluster
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """How many starts are made."""
+    """The number of starts, and when to stop."""
 
     least: int  # after `least` no more are made once the last few together have not lowered the best by 0.03 %
     most: int
     patience: int = 4  # how many these are
 
     def go_on(self, inertias: Sequence[float]) -> bool:
-        """Whether one more is to be made after those that ended with these inertias."""
+        """Whether to make one more after starts that ended with these inertias."""
         if len(inertias) < self.least or len(inertias) >= self.most:
             return len(inertias) < self.least
         return min(inertias[: -self.patience], default=np.inf) > min(inertias) * (1 + NEAR_BEST)
@@ -85,7 +85,7 @@ class Streams:
 
 
 Draw = Callable[[np.random.Generator], NDArray[np.float64]]
-"""Gives centers to start from in the space of a block (k, m)."""
+"""Draws centers to start from in the space of a block (k, m)."""
 
 
 def start_centers(
@@ -98,20 +98,18 @@ def start_centers(
     streams: Streams,
     pool: SearchRows = SAMPLED,
 ) -> NDArray[np.float64]:
-    """Find centers on the rows that are held, or on rows drawn from all of them.
+    """Find centers (at most k, m) on the rows that are held, or on rows drawn from all of them.
 
-    `executor`: of this process. `sampled`: in random order: every prefix is a sample too. `n_clusters`: at most s.
-    `init`: "k-means++", "k-means||", "ls++", "random", or a function that draws centers, "k-means++": the best of
-    `n_init` greedy seedings, each with a few Lloyd steps, recombined with the best so far, then split-and-merge search.
-    "k-means||": the best of `n_init` weighted seedings of rows drawn in rounds, each with a few Lloyd steps. "ls++":
-    the best of `n_init` greedy seedings, each improved by LS++ and a few Lloyd steps. "random" or a function: the best
-    of `n_init` drawings, each with a few Lloyd steps; a single one with one step where there are fewer than 40 rows a
-    cluster. `n_init`: int, "auto" or Starts, "auto": 10 where nothing is searched. Of up to 100,000 rows, where a start
-    is cheap by `SEARCH_WORK`, 5 to 20, no more once four in a row have not lowered the best by 0.03 % (2 to 10 where
-    epochs follow, no more once one has not); where all of more than 20,000 rows would be searched, see `_best_apart`.
-    Else as many as `START_WORK` pays for, up to 10: at least 4, and all of them, for up to 10 clusters; for more, no
-    more once one has not lowered the best so. `pool`: `sampled` are some of its rows; by default all. Returns centers
-    float64 (at most k, m): fewer than k only if there are fewer distinct rows among all that are held.
+    Fewer than k centers come back only if there are fewer distinct rows. `sampled`: rows of `pool` in random order, at
+    least k, so that every prefix is a sample too. `init`: "k-means++", the best of `n_init` greedy seedings, each with
+    a few Lloyd steps, recombined with the best so far, then split-and-merge search; "k-means||", the best of `n_init`
+    weighted seedings of rows drawn in rounds, each with a few Lloyd steps; "ls++", the best of `n_init` greedy
+    seedings, each improved by LS++ and a few Lloyd steps; "random" or a function, the best of `n_init` drawings, each
+    with a few Lloyd steps (a single one with one step below 40 rows a cluster). `n_init`: "auto" is 10 where nothing is
+    searched. Up to 100,000 rows whose starts are cheap by `SEARCH_WORK`, it is 5 to 20, until four in a row have not
+    lowered the best by 0.03 % (2 to 10 where epochs follow, until one has not); if all of more than 20,000 rows would
+    be searched, see `_best_apart`. Else `START_WORK` limits it, up to 10: at least 4, and all of them, for up to 10
+    clusters; for more, until one has not lowered the best so.
     """
     held = pool.blocks or LocalBlocks.of(executor, sampled)
     pool = replace(pool, n_rows=pool.n_rows or held.n_rows)
@@ -201,7 +199,7 @@ def best_start(
 
 
 def _shows_clusters(block: Block, n_clusters: int) -> bool:
-    """Whether the first rows, which drawing goes by, have k distinct rows; else hardly any row tells clusters apart."""
+    """Whether the first rows, which guide drawing, have k distinct rows; else rows hardly tell clusters apart."""
     some = prefix(block, rough_rows(n_clusters))
     return len(kmeans_plusplus(some, n_clusters, rng=np.random.default_rng(0))) == n_clusters
 
@@ -209,9 +207,9 @@ def _shows_clusters(block: Block, n_clusters: int) -> bool:
 def _best_apart(
     executor: Executor, pieces: LocalBlocks, n_clusters: int, n_drawn: int, searches: Starts, streams: Streams
 ) -> NDArray[np.float64]:
-    """The best of searches that know nothing of each other, each on rows drawn for it, by a few steps on all rows.
+    """The best of independent searches, each on rows drawn for it, by a few steps on all rows.
 
-    A search on all rows takes several times as long, and starts that are recombined with the best share its mistakes.
+    A search on all rows takes several times as long, and starts recombined with the best share its mistakes.
     """
     block, best, inertias = pieces.whole, None, list[float]()
     some, pool = prefix(block, rough_rows(n_clusters)), SearchRows(n_rows=block.n_rows)
@@ -227,7 +225,7 @@ def _best_apart(
 
 
 def _by_quality(result: LloydResult) -> tuple[int, float]:
-    """What results are compared by: more clusters first, where rows hardly differ; then the lower inertia."""
+    """Sort key of results: more clusters first, for data that hardly differ; then the lower inertia."""
     return -len(result.centers), result.inertia
 
 
@@ -241,7 +239,7 @@ def local_search(
 
 
 def _starts(n_init: int | str | Starts, n_clusters: int, block: Block, pool: SearchRows, *, unsearched: bool) -> Starts:
-    """What `n_init` stands for, on a block that stands for the rows of a pool."""
+    """Resolve `n_init` for a block that stands for the rows of a pool."""
     if isinstance(n_init, Starts):
         return n_init
     if n_init != "auto":
@@ -264,8 +262,7 @@ def drawn_by(
 ) -> Draw:
     """Draw centers by a user's function, as scikit-learn calls it: ``function(X, n_clusters, random_state=...)``.
 
-    `rows`: ndarray or csr_array (s, d), sampled rows, which the function is given. `placed`: brings its centers (k, d)
-    to where clusters are looked for (k, m).
+    `rows`: sampled rows (s, d) for the function. `placed`: maps its centers (k, d) to the search's space (k, m).
     """
 
     def draw(rng: np.random.Generator) -> NDArray[np.float64]:
@@ -279,10 +276,7 @@ def drawn_by(
 
 
 def check_centers(centers: NDArray[np.float64], n_clusters: int, n_features: int | None = None) -> None:
-    """Refuse centers to start from that are not k of d finite features.
-
-    Raises InvalidParameterError.
-    """
+    """Refuse initial centers other than k of d finite features; raises InvalidParameterError."""
     width = "features" if n_features is None else f"features={n_features:,}"
     fits = centers.ndim == 2 and len(centers) == n_clusters and n_features in (None, centers.shape[1])
     if not fits:

@@ -1,4 +1,4 @@
-"""Where clustering starts: greedy k-means++ on a block, drawn rows, LS++ exchanges, and starts recombined.
+"""Seeding: greedy k-means++ on a block, drawn rows, LS++ exchanges, and starts recombined.
 
 Seeding works on the block of sampled rows, in one process: k-means++ is sequential, and its quality saturates with some
 tens of rows a cluster.
@@ -52,14 +52,12 @@ class Draws:
 def kmeans_plusplus(
     block: Block, n_clusters: int, *, rng: np.random.Generator, executor: Executor | None = None
 ) -> NDArray[np.float64]:
-    """Choose rows as initial centers by greedy k-means++.
+    """Choose rows as initial centers by greedy k-means++. O(n * m * k log k), or O(nnz * k log k) for sparse rows.
 
-    Each center is the best of ``2 + log(k)`` rows drawn with probability proportional to weight times squared
-    distance to the centers so far. O(n * m * k log k) for dense rows, O(nnz * k log k) for sparse ones.
-
-    `block`: dense rows should lie around the origin: squared distances are only as exact as squared norms.
-    `n_clusters`: at least 1, at most the number of rows. `executor`: of this process; its threads share the work where
-    there is enough of it. Returns centers float64 (at most k, m): fewer than k only if there are fewer distinct rows.
+    Each center is the best of ``2 + log(k)`` rows drawn in proportion to weight times squared distance to the centers
+    so far. `block`: dense rows around the origin, as squared distances are only as exact as squared norms.
+    `n_clusters`: at most the number of rows; fewer centers come back only if there are fewer distinct rows. `executor`:
+    its local threads share large work.
 
     References: Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, section 2.2 and the
     greedy variant of its conclusion.
@@ -70,7 +68,7 @@ def kmeans_plusplus(
 def seedings(
     block: Block, n_clusters: int, n_runs: int, *, rng: np.random.Generator, executor: Executor | None = None
 ) -> list[NDArray[np.float64]]:
-    """The centers of several runs of `kmeans_plusplus`, one after the other: by a thread each where rows are few."""
+    """Centers of several successive runs of `kmeans_plusplus`; with few rows, by one thread each."""
     draws = [Draws.of(block, n_clusters, rng) for _ in range(n_runs)]
     n_entries = block.X.size if isinstance(block.X, np.ndarray) else block.X.nnz
     if executor is None:
@@ -81,7 +79,7 @@ def seedings(
 
 
 def seeded(draws: Draws, block: Block, pieces: LocalBlocks | None = None) -> NDArray[np.float64]:
-    """The centers of one run of `kmeans_plusplus`: by this thread, or by those that share the pieces of the block."""
+    """Centers of one run of `kmeans_plusplus`: by this thread, or by those that share the pieces of the block."""
     X, (n_clusters, n_trials) = block.X, draws.shares.shape
     # mass at which there are no more distinct rows
     negligible = NEGLIGIBLE * float(np.finfo(np.float32).eps) * max(block.total_d2norm(), np.finfo(float).tiny)
@@ -113,10 +111,7 @@ def seeded(draws: Draws, block: Block, pieces: LocalBlocks | None = None) -> NDA
 
 
 def random_rows(block: Block, n_clusters: int, *, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Draw rows as initial centers, without replacement, with probability proportional to their weights.
-
-    Fewer than asked for where fewer rows have a positive weight.
-    """
+    """Draw rows as initial centers, without replacement, in proportion to weight; fewer if positive weights are."""
     p = block.weights / block.weights.sum() if len(block.weights) else None
     n_drawn = min(n_clusters, block.n_rows if p is None else int(np.count_nonzero(p)))
     rows = rng.choice(block.n_rows, n_drawn, replace=False, p=p)
@@ -127,14 +122,11 @@ STEPS = 3  # with twice the centers: without them, some local optima are never l
 
 
 def recombined(pieces: Blocks, one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Centers from those of two clusterings: a few steps of Lloyd's algorithm with all of them, then clusters merge.
+    """Combine the centers of two clusterings: a few steps of Lloyd's algorithm with all of them, then clusters merge.
 
-    The cheapest merge first. Steps move centers that lose their rows to the farthest rows, on purpose: that is the
-    mutation by which bad optima are left, in which both clusterings agree. O(n * m * k) for each step, O(k^2 * m) for
-    the pairs of clusters.
-
-    `pieces`: rows; dense ones around the origin. `one`, `other`: float64 (k, m), (at most k, m). Returns centers
-    float64 (at most k, m).
+    The cheapest merge comes first. Centers that lose their rows move to the farthest rows, a deliberate mutation: it
+    leaves bad optima in which both agree. O(n * m * k) for each step, O(k^2 * m) for the pairs of clusters. `pieces`:
+    rows; dense ones around the origin. Returns at most k centers.
 
     References: Fränti, Kivijärvi, Kaukoranta and Nevalainen, "Genetic algorithms for large-scale clustering problems",
     The Computer Journal 40 (1997): crossover by pairwise nearest neighbours.
@@ -146,10 +138,9 @@ def recombined(pieces: Blocks, one: NDArray[np.float64], other: NDArray[np.float
 
 
 def merged_to(means: NDArray[np.float64], counts: NDArray[np.float64], n_clusters: int) -> NDArray[np.float64]:
-    """Merge the two clusters that raise the inertia least, until `n_clusters` are left.
+    """Merge the two clusters that raise the inertia least until `n_clusters` are left; return their means.
 
-    `means`: float64 (c, m), around the origin. `counts`: float64 (c,), rows, or their weight. Returns means float64 (at
-    most n_clusters, m).
+    `means`: float64 (c, m), around the origin. `counts`: float64 (c,), rows or their weight.
     """
     means, counts = means.copy(), counts.copy()
     left = np.ones(len(means), np.bool_)
@@ -185,16 +176,12 @@ TRIALS = 8  # rows drawn at once: their distances are one matrix product; what i
 def ls_plusplus(
     block: Block, centers: NDArray[np.float64], *, n_steps: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Improve centers by swaps with drawn rows.
+    """Improve centers by swaps with drawn rows. O(n * (m + k)) a step for dense rows.
 
-    A step draws a row with probability proportional to weight times squared distance to the nearest center, finds the
-    center whose exchange for it lowers the objective most, and makes the exchange if it does. O(n * (m + k)) a step
-    for dense rows; a swap costs O(n + rows of the old center * k).
-
-    `block`: in random order; dense ones around the origin. The first 2^25 / k rows are looked at. `centers`: float64
-    (k, m), from k-means++. `n_steps`: rows to draw: a share of k (Choo et al.), up to k log log k (Lattanzi and
-    Sohler). Returns centers float64 (k, m): given ones and rows; their objective on the rows looked at is not above
-    that of the given ones.
+    A swap costs O(n + rows of the old center * k). A step draws a row in proportion to weight times squared distance,
+    and swaps it for the center that lowers the objective most, if one does. `block`: in random order, dense rows around
+    the origin; its first 2^25 / k rows are used, on which the objective does not rise. `centers`: from k-means++.
+    `n_steps`: a share of k (Choo et al.), up to k log log k (Lattanzi and Sohler).
 
     References: Lattanzi and Sohler, "A better k-means++ algorithm via local search", ICML 2019, algorithm 2; Choo,
     Grunau, Portmann and Rozhon, "k-means++: few more steps yield constant approximation", ICML 2020.

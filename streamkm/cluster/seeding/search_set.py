@@ -1,7 +1,7 @@
-"""What starts are searched on: all rows that are held, or rows drawn from all of them.
+"""Rows on which starts are searched: all that are held, or rows drawn from all of them.
 
-Rows are drawn in rounds, as k-means|| does: by weight, and by their squared distance to rough centers, which grow by
-what the round before has drawn. So few rows far away are among them, which no uniform sample of that size holds.
+Rows are drawn in rounds, as k-means|| does: by weight, and by squared distance to rough centers, which grow by each
+round's draws. So the few rows far away are among them, which no uniform sample of that size holds.
 """
 
 from __future__ import annotations
@@ -65,10 +65,7 @@ SAMPLED = SearchRows()
 
 
 def search_rows(n_clusters: int, n_components: int | None = None, *, many: bool = False) -> int:
-    """How many rows starts are searched on; more where they are narrow, and for many clusters of dense rows.
-
-    `many`: whether starts are searched among neighbours; see `neighbours`.
-    """
+    """Number of rows for the search: more if they are narrow, and if starts are searched among neighbours (`many`)."""
     wanted = min(LARGEST_SEARCH_ROWS, max(SMALLEST_SEARCH_ROWS, SEARCH_ROWS_PER_CLUSTER * n_clusters))
     if many:
         wanted = max(MANY_SEARCH_ROWS, FEWEST_ROWS_PER_CLUSTER * n_clusters)
@@ -82,7 +79,7 @@ def is_many(n_clusters: int, block: Block) -> bool:
 
 
 def rough_rows(n_clusters: int) -> int:
-    """How many rows rough centers are seeded on."""
+    """Number of rows to seed rough centers on."""
     return max(FEWEST_ROUGH_ROWS, ROUGH_ROWS_PER_CLUSTER * n_clusters)
 
 
@@ -94,10 +91,9 @@ def prefix(block: Block, n_rows: int) -> Block:
 def search_set(
     executor: Executor, sampled: Block, pool: SearchRows, n_clusters: int, rng: np.random.Generator
 ) -> Block:
-    """Rows that stand for all rows that are held, in random order: all where they are few, else as of `drawn_set`.
+    """Rows in random order that stand for all held rows: all if they are few, else as of `drawn_set`.
 
-    `executor`: of this process. `sampled`: in random order: every prefix is a sample too. `pool`: `sampled` are some of
-    its rows. Returns Block: `sampled` itself where that is all there is and not too many.
+    `sampled`: rows of `pool` in random order; returned itself if it has all rows and not too many.
     """
     many = is_many(n_clusters, sampled)
     few = search_rows(n_clusters, sampled.X.shape[1], many=many)
@@ -115,15 +111,12 @@ def search_set(
 def drawn_set(
     executor: Executor, sampled: Block, held: Blocks, n_clusters: int, size: int, rng: np.random.Generator
 ) -> Block:
-    """About `size` rows, or up to twice as many, that stand for all rows that are held, in random order.
+    """About `size` rows, or up to twice as many, in random order, that stand for all held rows, with unbiased weights.
 
-    A pass over the blocks with r rough centers, O(n * m * r) or O(nnz * r), where r is k, or less of many clusters; one
-    more, with r more centers, as long as the objective is more than rough centers were thought to leave, up to
-    `MOST_ROUNDS`, which draws half as many rows.
-    Where no row lies far away, that is done with the sampled rows alone.
-
-    `executor`: of this process. `sampled`: in random order: every prefix is a sample too. `held`: `sampled` are some of
-    these rows. Returns Block: with the weights that keep the objective of any centers unbiased.
+    A pass over the blocks uses r rough centers, O(n * m * r) or O(nnz * r), with r at most k. While the objective
+    exceeds the estimate for rough centers, another pass with r more centers draws half as many rows, up to
+    `MOST_ROUNDS` passes. If no row is far away, the sampled rows alone suffice. `sampled`: some of `held`, in random
+    order.
     """
     n_rows = held.n_rows
     many = is_many(n_clusters, sampled)
@@ -163,10 +156,10 @@ def drawn_set(
 
 
 def _reach(sampled: Block, held: Blocks, objective: float) -> float:
-    """How far a row may lie from the mean: as its squared distance, over the mean one from rough centers, at most.
+    """Largest squared distance a row may have to the mean, over the mean one to rough centers.
 
-    A group of rows that a uniform sample of s rows leaves out is hardly more than a few times 1 / s of all rows, and
-    its share of the objective at most so many times that. So the farther rows may lie, the larger a sample must be.
+    A group that a uniform sample of s rows misses has hardly more than a few times 1 / s of all rows, and its share of
+    the objective is at most that times this. So distant rows need a larger sample.
     """
     mean, counts = np.empty((1, sampled.X.shape[1])), np.zeros(1)
     add_rows(sampled.X, NO_WEIGHTS, np.zeros(sampled.n_rows, np.int32), mean, counts, fresh=True)
@@ -177,7 +170,7 @@ def _reach(sampled: Block, held: Blocks, objective: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class DrawRows(Pass[tuple[tuple[Drawn, ...], float], None, tuple[Drawn, float]]):
-    """Draw rows by their squared distances to centers around the origin; and the objective of all rows."""
+    """Draws rows by their squared distances to centers around the origin, and sums the objective of all rows."""
 
     table: NearestCenters
     rule: DrawRule
@@ -203,12 +196,12 @@ class DrawRows(Pass[tuple[tuple[Drawn, ...], float], None, tuple[Drawn, float]])
         return self.rule.gather((*first[0], *second[0])), first[1] + second[1]
 
     def finish(self, state: tuple[tuple[Drawn, ...], float]) -> tuple[Drawn, float]:
-        """What was drawn of all rows."""
+        """The draw from all rows."""
         return self.rule.join(state[0]), state[1]
 
 
 class MergedRows(Map[Block]):
-    """All rows of each block, entries that repeat an index added up; all of them are gathered."""
+    """All rows of each block, entries that repeat an index added up."""
 
     def output(self, rows: HeldBlock) -> Block:
         """Those of one block."""
@@ -247,7 +240,7 @@ def _center(
 def _rough(
     executor: Executor, sampled: Block, n_clusters: int, total_weight: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], float]:
-    """Centers by k-means++ on some of the sampled rows, and about what their objective is over all weight."""
+    """Centers by k-means++ on some of the sampled rows, and their approximate objective over all weight."""
     some = prefix(sampled, rough_rows(n_clusters))
     rough = seeded(executor, some, n_clusters, rng)
     d2 = squared_distances(some, NearestCenters.build(rough, some.X.dtype, around_origin=True))
@@ -259,7 +252,7 @@ def _block(X: Matrix, weights: NDArray[np.float64]) -> Block:
 
 
 def _all_rows(blocks: Blocks, rng: np.random.Generator) -> Block:
-    """All rows that are held, in random order; they come to this process, no more than are searched in any case."""
+    """Gather all held rows, no more than are searched in any case, in random order."""
     parts = list(outputs(MergedRows(), HeldRows(blocks.handles), blocks.executor, Stage("draw")))
     order = rng.permutation(blocks.n_rows)
     weights = np.concatenate([part.weights for part in parts])

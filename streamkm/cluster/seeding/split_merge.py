@@ -1,9 +1,8 @@
-"""Leaving local optima: take a center from where it is hardly missed to where a cluster holds two.
+"""Local search: moves a center from where its loss costs least to a cluster that deserves two.
 
-Works on the sampled rows, in one process. Each round compares, for all clusters at once, the cost of removing a center
-(every row of it falls to its second nearest) with the gain of splitting one (2-means inside it), makes the swaps that
-pay, and keeps them if a few Lloyd steps confirm it. Where there are too many centers to compare all rows with all of
-them, rows look at the centers near their last one.
+Works on the sampled rows, in one process. Each round compares, for all clusters, the cost of removing a center (its
+rows fall to their second nearest) with the gain of a split (2-means inside), swaps where that pays, and keeps the swaps
+that a few Lloyd steps confirm. With too many centers, rows see only those near their last one.
 """
 
 from __future__ import annotations
@@ -43,14 +42,12 @@ def split_merge(
     rng: np.random.Generator,
     margin: float = 0.0,
 ) -> LloydResult:
-    """Improve centers by swaps until none pays.
+    """Improve centers by swaps until none pays; the inertia does not rise.
 
-    One round costs an assignment of all rows, ``SPLIT_TRIALS * SPLIT_STEPS`` products of every row with two centers,
-    and the Lloyd steps.
-
-    `whole`: all rows; dense ones around the origin. `pieces`: the same rows, cut for the threads of a local executor.
-    `start`: at a local optimum, or near one. `margin`: share of the inertia that a swap must gain beyond its cost, and
-    a round of swaps in all. Returns LloydResult: with an inertia not above that of the given one.
+    A round costs an assignment of all rows, ``SPLIT_TRIALS * SPLIT_STEPS`` products of every row with two centers, and
+    the Lloyd steps. `whole`: all rows; dense ones around the origin. `pieces`: the same rows, cut for local threads.
+    `start`: near a local optimum. `margin`: share of the inertia that a swap must gain beyond its cost, and a round in
+    all.
 
     References: The exchange of centers by removal cost and gain follows Fränti and Kivijärvi, "Randomised local search
     algorithm for the clustering problem", Pattern Analysis & Applications 3 (2000), with both ends chosen by cost
@@ -94,7 +91,7 @@ def swaps_of(
 ) -> list[tuple[int, int]]:
     """At most `n_swaps` pairs (cluster to split, cluster to remove) whose gain exceeds the cost, best first.
 
-    `gains`, `costs`: float64 (k,), of splitting each cluster, and of removing it. `tried`: pairs that are left out.
+    `gains`, `costs`: float64 (k,), of splitting and of removing each cluster. `tried`: pairs to leave out.
     """
     swaps: list[tuple[int, int]] = []
     busy: set[int] = set()
@@ -117,7 +114,7 @@ def swaps_of(
 def _removal_costs(
     pieces: Blocks, centers: NDArray[np.float64]
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
-    """Labels (n,), weighted squared distances (n,), and what each cluster's rows lose at their second centers (k,)."""
+    """Labels (n,), weighted squared distances (n,), and losses of each cluster's rows at their second centers (k,)."""
     table = pieces.executor.share(NearestCenters.build(centers, pieces.dtype, around_origin=True))
     found = pieces.executor.each("search", _losses, pieces.handles, table)
     labels, d2, losses = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -132,7 +129,7 @@ def _losses(block: Block, table: NearestCenters) -> tuple[NDArray[np.int32], NDA
 def _d2_and_losses(
     block: Block, scores: NDArray[Any], seconds: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weighted squared distances (n,), and by how much those to the second centers are larger."""
+    """Weighted squared distances (n,), and how much larger those to the second centers are."""
     weights = block.weights if len(block.weights) else 1.0
     return np.maximum(scores + block.d2norms, 0.0) * weights, (seconds.astype(np.float64) - scores) * weights
 
@@ -148,8 +145,7 @@ def split_gains(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Gain of splitting each cluster (k,) and the means of the halves (k, 2, m).
 
-    A cluster that has the rows it had in the round before is not split again: `known` is looked up, then brought up to
-    date.
+    A cluster with the same rows as a round before is looked up in `known`, which is then updated.
     """
     order, starts = rows_by_label(labels, n_clusters)
     draws = rng.random((n_clusters, SPLIT_TRIALS, 2))
@@ -178,7 +174,7 @@ def split_some(
     gains: NDArray[np.float64],
     halves: NDArray[np.float64],
 ) -> None:
-    """Write gains and halves of some clusters: the best of a few 2-means of each, 0 where nothing was found."""
+    """Write gains and halves of some clusters: the best of a few 2-means of each, 0 if none was found."""
     X, (order, starts), found = whole.X, members, np.empty(halves.shape[1:])
     split = splitting.split_dense if isinstance(X, np.ndarray) else splitting.split_csr
     arrays = (X,) if isinstance(X, np.ndarray) else (X.indptr, X.indices, X.data)
@@ -224,13 +220,10 @@ class _State:
 def search_nearby(
     whole: Block, pieces: LocalBlocks, start: LloydResult, *, rng: np.random.Generator, promise: float = 0.0
 ) -> LloydResult:
-    """Improve centers by swaps until a round gains little.
+    """Improve centers by swaps among neighbours until a round gains little. O(n * m * l) a round, l centers a row.
 
-    O(n * m * l) a round, with l the centers that a row is compared with.
-
-    `pieces`: the same rows. `start`: near a local optimum. `promise`: float, default 0, share of the objective that a
-    round's swaps should promise to gain, at least, for it to be made. Returns LloydResult: with an inertia not above
-    that of the given one.
+    `pieces`: the same rows. `start`: near a local optimum. `promise`: least estimated share of the objective that a
+    round's swaps gain. The inertia does not rise.
     """
     labels = pieces.labels(start.centers) if start.labels is None else start.labels.handles[0]
     best = _stepped(pieces, start.centers, labels)
@@ -267,7 +260,7 @@ def search_nearby(
 def _moved_on(
     pieces: LocalBlocks, near: Neighbourhood, labels: NDArray[np.int32], removed: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """Labels, those of removed clusters to the next center near their rows."""
+    """Move the labels of removed clusters to the next center near their rows."""
     gone = np.zeros(len(near.columns), np.bool_)
     gone[removed] = True
     rows = np.flatnonzero(gone[labels])

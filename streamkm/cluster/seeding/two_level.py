@@ -30,16 +30,16 @@ SPARE_DEVIATIONS = 6  # standard deviations of the number of drawn rows that the
 logger = logging.getLogger(__name__)
 
 Search = Callable[[Block, int], NDArray[np.float64]]
-"""Finds so many centers (at most k, m) on rows around the origin."""
+"""Finds up to k centers (at most k, m) on rows around the origin."""
 
 
 def search_portions(
     sampled: Block, n_clusters: int, pool: SearchRows, search: Search, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Find centers to start from. A pass over all rows that are held with sqrt(k) centers, and one for each portion.
+    """Find initial centers (at most k, m) by a pass over all held rows with sqrt(k) centers, and one for each portion.
 
-    `sampled`: in random order. `pool`: with blocks, and a number of portions. `search`: gets at most ``ceil(k /
-    portions)`` centers to find on the rows of a portion. Returns centers float64 (at most k, m).
+    `sampled`: in random order. `pool`: with blocks and a number of portions. `search`: finds at most ``ceil(k /
+    portions)`` centers on a portion.
     """
     assert pool.blocks is not None
     some, shift = centered(pool.blocks.executor, sampled)
@@ -65,9 +65,9 @@ def search_portions(
 
 
 def portions_of(quotas: NDArray[np.int64], most: int) -> list[NDArray[np.int64]]:
-    """Coarse clusters in portions of at most `most` centers, but for single ones that get more; those without left out.
+    """Group coarse clusters into portions of at most `most` centers by `quotas` (c,); larger single ones stand alone.
 
-    `quotas`: int64 (c,), centers that each gets.
+    Clusters without centers are left out.
     """
     portions: list[list[int]] = []
     filled = most
@@ -168,9 +168,8 @@ def two_level_plusplus(
 ) -> NDArray[np.float64]:
     """Choose rows as initial centers by k-means++ in coarse clusters. O(n * m * sqrt(k) * log(k)).
 
-    `n_clusters`: at most the number of rows. `executor`: of this process. Returns centers float64 (at most k, m): fewer
-    where coarse clusters have fewer distinct rows than centers they should get; their places are left to Lloyd's
-    algorithm: the first center is repeated.
+    `n_clusters`: at most the number of rows. If coarse clusters have fewer distinct rows than their quota, the first
+    center is repeated, and Lloyd's algorithm moves the copies; at most k come back.
     """
     coarse = coarse_centers(block, int(np.sqrt(n_clusters)), rng=rng, executor=executor)
     pieces = LocalBlocks.of(executor, block)
@@ -193,17 +192,17 @@ def two_level_plusplus(
 
 
 def coarse_centers(block: Block, n_coarse: int, *, rng: np.random.Generator, executor: Executor) -> NDArray[np.float64]:
-    """Centers of coarse clusters, on the first of some rows around the origin (at most n_coarse, m)."""
+    """Centers of coarse clusters (at most n_coarse, m), on the first of some rows around the origin."""
     some = prefix(block, COARSE_ROWS * n_coarse)
     coarse = kmeans_plusplus(some, min(n_coarse, some.n_rows), rng=rng, executor=executor)
     return lloyd(LocalBlocks.of(executor, some), coarse, max_iter=COARSE_STEPS, tol=0).centers
 
 
 def quotas_of(shares: NDArray[np.float64], sizes: NDArray[np.int64], n_clusters: int) -> NDArray[np.int64]:
-    """How many centers each part gets: by its share, at least 1 if it has rows, at most as many as rows (p,).
+    """Number of centers of each part (p,): by its share, at least 1 if it has rows, at most its rows.
 
-    `shares`: float64 (p,), not negative. `sizes`: int64 (p,), rows; `n_clusters` at most in all, and not less than
-    there are parts with rows.
+    `shares`: float64 (p,), not negative. `sizes`: int64 (p,), rows; `n_clusters` is between the number of parts with
+    rows and the sum of sizes.
     """
     quotas = np.minimum(1, sizes)
     while (left := n_clusters - int(quotas.sum())) > 0:

@@ -1,4 +1,4 @@
-"""Clusters that are followed over time: who they are, what is known of their rows, and what became of them.
+"""Clusters followed over time: their identities, statistics of their rows, and events.
 
 Arrays in, arrays out; never sees a source or a file.
 """

@@ -1,4 +1,4 @@
-"""What is known of followed clusters and of all rows that were counted in them, without reading these again."""
+"""Statistics of followed clusters and of all rows counted in them, updated without reading these again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamkm.core.matrix import Matrix
 
 @dataclass(frozen=True, slots=True)
 class TrackedClusters:
-    """What is known of clusters and of all rows that were counted in them; rows weigh less with their age."""
+    """Statistics of clusters and of all rows counted in them; rows weigh less with their age."""
 
     ids: NDArray[np.int64]  # (k,): ascending
     centers: NDArray[np.float64]  # (k, d): that label rows
@@ -41,7 +41,7 @@ class TrackedClusters:
 
     @property
     def n_ids(self) -> int:
-        """Ids that were given so far."""
+        """Number of ids given so far."""
         return len(self.origins)
 
     @property
@@ -52,7 +52,7 @@ class TrackedClusters:
 
     @property
     def error(self) -> float:
-        """Standard error of `inertia`; 0 where it is exact."""
+        """Standard error of `inertia`; 0 if it is exact."""
         return float(np.sqrt(self.variance))
 
     @property
@@ -61,7 +61,7 @@ class TrackedClusters:
         return self.centers.nbytes + self.means.nbytes + 4 * self.ids.nbytes + self.origins.nbytes
 
     def widened(self, n_features: int) -> TrackedClusters:
-        """The same with more features, which no row had."""
+        """Add features that no row had."""
         more = n_features - self.centers.shape[1]
         if more <= 0:
             return self
@@ -69,7 +69,7 @@ class TrackedClusters:
         return replace(self, centers=np.pad(self.centers, wide), means=np.pad(self.means, wide))
 
     def faded(self, factor: float) -> TrackedClusters:
-        """The same with all weights times a factor."""
+        """Multiply all weights by a factor."""
         if factor == 1:
             return self
         names = ("counts", "distances", "within", "unsearched")
@@ -79,10 +79,10 @@ class TrackedClusters:
     def with_rows(
         self, counts: NDArray[np.float64], sums: NDArray[np.float64], d2: float, distances: NDArray[np.float64]
     ) -> TrackedClusters:
-        """Count rows in that were labelled by the centers.
+        """Count in rows that the centers have labelled.
 
-        `counts`: float64 (k,). `sums`: float64 (k, d). `d2`: sum of their squared distances to the centers.
-        `distances`: float64 (k,), sums of their distances to the centers.
+        `counts`: float64 (k,). `sums`: float64 (k, d). `d2`, `distances`: their sum of squared distances to the
+        centers, and sums of distances (k,).
         """
         means = np.divide(sums, counts[:, None], out=self.centers.copy(), where=counts[:, None] > 0)
         moved = means - self.centers
@@ -99,7 +99,7 @@ class TrackedClusters:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """How the rows of a cluster fall apart, estimated from drawn ones."""
+    """The division of a cluster's rows into parts, estimated from drawn ones."""
 
     shares: NDArray[np.float64]  # (j,): of the cluster's weight
     means: NDArray[np.float64]  # (j, d): of the parts; their mean is that of the cluster
@@ -112,7 +112,7 @@ class Parts:
     ) -> Parts:
         """Estimate from drawn rows (s, d) of the cluster, their weights (s,) and parts (s,), and its exact mean (d,).
 
-        Without rows, all is in the first part, and nothing is known of the others.
+        Without rows, the first part has everything, and nothing is known of the others.
         """
         sums, counts = np.zeros((n_parts, len(mean))), np.zeros(n_parts)
         add_rows(X, weights, labels, sums, counts)
@@ -132,11 +132,10 @@ class Parts:
 def carry_over(
     tracked: TrackedClusters, transition: Transition, centers: NDArray[np.float64], parts: dict[int, Parts]
 ) -> tuple[TrackedClusters, NDArray[np.int64]]:
-    """Count the rows of old clusters in those after an update, where they stay: nothing is read.
+    """Assign the statistics of old clusters to those after an update, without reading rows.
 
-    `centers`: float64 (k after, d). `parts`: of old clusters that were split, by their numbers: parts in the order of
-    `family`. Returns clusters: with new ids, in the order of ids; numbers int64 (k after,): of these clusters in
-    `transition`.
+    `centers`: float64 (k after, d). `parts`: of old clusters that were split, by number, in the order of `family`.
+    Returns clusters in the order of ids, new ones included; and their numbers in `transition`, int64 (k after,).
     """
     n_after, is_new = len(centers), transition.is_new
     ids = np.empty(n_after, np.int64)
@@ -183,7 +182,7 @@ def origins_of(centers: NDArray[np.float64]) -> NDArray[np.int64]:
 def weighted_quantiles(
     values: NDArray[np.float64], weights: NDArray[np.float64], labels: NDArray[np.int32], k: int, q: float
 ) -> NDArray[np.float64]:
-    """The quantile q of the weighted values of each label (k,); 0 where there are none."""
+    """The quantile q of the weighted values of each label (k,); 0 for labels without values."""
     order = np.lexsort((values, labels))
     labels, values, weights = labels[order], values[order], weights[order]
     found = np.zeros(k)

@@ -1,4 +1,4 @@
-"""Clusters that are followed, with the rows that stand for all, and how these lie about the present centers."""
+"""Followed clusters, with the rows that stand for all, and the distances of these to the present centers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from streamkm.core.matrix import Matrix
 
 NO_PLACES = np.empty(0, np.int64)
 IDLE_UPDATES, DUE_ROWS, FEW_OF_DUE = 3, 10.0, 0.03
-"""A cluster dies after so many updates with less than this share of the rows due, if so many were due."""
+"""A cluster dies after `IDLE_UPDATES` with less than `FEW_OF_DUE` of its due rows, if at least `DUE_ROWS` were due."""
 STANDING_FOR_FIT = 1000
 """Kept rows that stand for those of a fit."""
 SLACK = 2
-"""Times the rows of a coreset that may wait until it is reduced."""
+"""Size of a waiting coreset, relative to its limit, at which it is reduced."""
 FAR = 10.0
-"""Times the largest reach of a cluster beyond which a row is far from all clusters."""
+"""Distance, relative to the largest reach of a cluster, from which a row is far from all clusters."""
 MANY_FAR, GROUP, GROUP_ROWS = 0.1, 0.002, 8
-"""Shares of the new rows, and rows: far ones that are so many all count, and so many close together are a group."""
+"""Share of new rows from which all far ones count; share and number from which far ones close together form a group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where rows are expected: near clusters, and near new groups of far rows.
+    """Regions where rows are expected: near clusters, and near new groups of far rows.
 
     The mean of a cluster of n rows moves by at most m / n times the limit for m rows within it, so that a few of these
     break no cluster; the same number of rows beyond it can lie far enough to do so.
@@ -43,7 +43,7 @@ class Ground:
 
     @classmethod
     def of(cls, clusters: TrackedClusters, part: Part | None, row_weight: float = 1.0) -> Ground:
-        """About clusters before an update, with the groups in rows (their mean weight: `row_weight`) that stand for it.
+        """Regions about clusters before an update, with groups of rows that stand for it (`row_weight`: mean weight).
 
         All rows count if the far ones are a tenth or more of them, and no fewer than a group has.
         """
@@ -73,7 +73,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """Rows by cluster, about given centers."""
+    """Statistics of rows by cluster, about given centers."""
 
     ids: NDArray[np.int64]  # (k,)
     counts: NDArray[np.float64]  # (k,): weights of the rows; decayed ones are no integers
@@ -92,25 +92,25 @@ class ClusterState:
         histogram: NDArray[np.float64],
         squares: float,
     ) -> ClusterState:
-        """By sums of rows, of their distances (k,), and of their squared weights."""
+        """Compute the state from sums of rows, of their distances (k,), and of their squared weights."""
         counts = totals.counts
         distances = np.divide(away, counts, out=np.zeros(len(counts)), where=counts > 0)
         n_rows = float(counts.sum()) ** 2 / max(squares, 1e-300)
         return cls(known.ids, counts, totals.means(known.centers), distances, histogram, n_rows)
 
     def shares(self) -> NDArray[np.float64]:
-        """Of clusters, in all rows."""
+        """Shares of the clusters in all rows."""
         total = self.counts.sum()
         return self.counts / total if total else np.zeros_like(self.counts)
 
     def effective(self) -> NDArray[np.float64]:
-        """Effective rows of each cluster."""
+        """Effective number of rows of each cluster."""
         return self.shares() * self.n_rows
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """Clusters with ids, and what an update needs to go on."""
+    """Clusters with ids, and the state for the next update."""
 
     clusters: TrackedClusters
     part: Part  # weighted rows that stand for all rows that were counted
@@ -135,9 +135,9 @@ class Followed:
         return ~np.isin(self.part.places, self.means)
 
     def changed_share(self) -> float:
-        """Estimated share of rows whose nearest cluster is another one than when they were labelled.
+        """Estimated share of rows whose nearest cluster has changed since they were labelled.
 
-        The rows of a fit are not kept: the oldest rows after it within the reach of its clusters stand for them.
+        The rows of a fit are not kept: the oldest later rows within the reach of its clusters stand for them.
         """
         X, real, weights = self.part.X, self.is_real, self.part.weights
         labels, _ = nearest_of(self.clusters, X)
@@ -151,7 +151,7 @@ class Followed:
         return changed / max(float(weights.sum()) + self.gone, 1e-300)
 
     def named(self, was: Followed | None) -> Followed:
-        """The same where rows that `was` has not get the ids that they have now; others keep theirs."""
+        """Give rows that `was` lacks the ids that they have now; others keep theirs."""
         given = self.clusters.ids[nearest_of(self.clusters, self.part.X)[0]]
         if was is not None:
             _, here, there = np.intersect1d(self.part.places, was.part.places, return_indices=True)
@@ -159,13 +159,13 @@ class Followed:
         return replace(self, given=given)
 
     def reduced(self, rule: CoresetRule) -> Followed:
-        """The same with fewer rows, where they are many more than a coreset has."""
+        """Reduce the rows if they are many more than a coreset has."""
         if len(self.part.places) <= SLACK * rule.size:
             return self
         return replace(self, part=rule.reduced(self.part)).named(self)
 
     def state(self, rule: CoresetRule) -> ClusterState:
-        """All rows so far about the present centers, as the kept ones tell; by the means of a fit if there are none."""
+        """State of all rows about the present centers, estimated by kept rows, or by the means of a fit."""
         part = rule.finish(self.part)
         real = self.is_real[rule.order(self.part)]
         rows = np.flatnonzero(real if real.any() else ~real)
@@ -178,7 +178,7 @@ class Followed:
         return ClusterState.of(known, totals, away, histogram, float(weights @ weights))
 
     def check(self, n_features: int) -> None:
-        """Refuse arrays, as a file may have them, that do not go together. Raises ValueError."""
+        """Refuse arrays from a file that do not fit together. Raises ValueError."""
         clusters, part, k, n_rows = self.clusters, self.part, self.clusters.n_clusters, len(self.part.places)
         floats: dict[str, tuple[Any, tuple[int, ...]]] = {"weights": (part.weights, (n_rows,))}
         floats |= {name: (getattr(clusters, name), (k,)) for name in ("counts", "distances", "reach")}
@@ -205,7 +205,7 @@ def nearest_of(clusters: TrackedClusters, X: Matrix) -> tuple[NDArray[np.int32],
 
 
 def idle_clusters(followed: Followed, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Clusters with hardly any of the rows due in this update (counts: of its rows) and the two before."""
+    """Clusters with hardly any of the rows due in this update (`counts`: its rows) and the two before."""
     clusters, rows, due = followed.clusters, counts, float(counts.sum())
     before = followed.updates[1 - IDLE_UPDATES :]
     for update in before:
@@ -217,7 +217,7 @@ def idle_clusters(followed: Followed, counts: NDArray[np.float64]) -> NDArray[np
 
 
 def without(followed: Followed, gone: NDArray[np.bool_]) -> Followed:
-    """The same without some clusters, their events told, and without the rows that stand for theirs."""
+    """Remove some clusters, recording events, and the rows that stand for theirs."""
     known, part = followed.clusters.widened(followed.part.X.shape[1]), followed.part
     labels, d2 = nearest_of(known, part.X)
     left, dropped = ~gone[labels], gone[labels]

@@ -1,4 +1,4 @@
-"""Clusters before and after an update: the same ones by the rows that they share, costs of joins, and events."""
+"""Clusters before and after an update: identities by shared rows, costs of joins, and events."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ JOINED_AT_ONCE = 1000
 def joined_means(
     means: NDArray[np.float64], counts: NDArray[np.float64], others: NDArray[np.float64], added: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Join sets of rows pair by pair: their weights (k,), means (k, d), and what each join costs (k,).
+    """Join sets of rows pair by pair: their weights (k,), means (k, d), and the costs of the joins (k,).
 
     References: Ward, "Hierarchical grouping to optimize an objective function", JASA 58 (1963): the cost is ``n m / (n
     + m) ||a - b||^2``.
@@ -52,13 +52,13 @@ def joined_means(
 
 
 def join_cost(one: NDArray[np.float64], n_one: float, other: NDArray[np.float64], n_other: float) -> float:
-    """What it costs to join two sets of rows, by their means (d,) and weights; see `joined_means`."""
+    """Cost of joining two sets of rows, by their means (d,) and weights; see `joined_means`."""
     _, _, cost = joined_means(one[None], np.array([n_one]), other[None], np.array([n_other]))
     return float(cost[0])
 
 
 def join_costs(means: NDArray[np.float64], counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """What it costs to join each cluster to the one that costs least (k,), and which that is (k,), by Ward's formula.
+    """Least cost of joining each cluster to another (k,), and the partner (k,), by Ward's formula.
 
     O(k^2 d) time, O(k^2) memory a block of 1,000 clusters.
     """
@@ -84,7 +84,7 @@ CHILD_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """How clusters before an update became those after it."""
+    """The relation of clusters before an update to those after it."""
 
     heirs: NDArray[np.int64]  # (k before,): the cluster after the update that has the id of each, or -1
     # (k before,): the cluster after the update that the rows of each are counted in: the heir, or the one that it was
@@ -95,7 +95,7 @@ class Transition:
 
     @classmethod
     def same(cls, n_clusters: int) -> Transition:
-        """Of clusters that stay who they are."""
+        """The transition of clusters that keep their identities."""
         everyone = np.arange(n_clusters)
         return cls(everyone, everyone, np.full(n_clusters, -1))
 
@@ -116,17 +116,16 @@ def find_transition(
     nearest: NDArray[np.int32],
     n_after: int,
 ) -> Transition:
-    """Tell by the rows that clusters share which of them are the same.
+    """Identify clusters across an update by the rows they share.
 
-    A cluster was born where most of its rows lie farther out than rows did before. Any other that takes over a quarter
-    of the old rows of one before may be its heir. The pair with the largest weight in common is decided first, so that
-    the larger part of a split and the larger one of a join keep their ids. What is left was split from the cluster that
-    most of its rows were in.
+    A cluster was born if most of its rows lie farther out than rows did before. Any other that takes over a quarter of
+    an old cluster's old rows may be its heir. Pairs with the largest common weight are decided first, so that the
+    larger part of a split and the larger one of a join keep their ids. Others were split from the cluster that had most
+    of their rows.
 
-    `before`, `after`: int32 (s,), labels of rows by the centers before and after. `weights`: float64 (s,). `is_old`:
-    bool (s,), rows that were there before the update. `is_novel`: bool (s,), rows that lie farther from the centers
-    before than rows did. `nearest`: int32 (k before,), the cluster afterwards that the mean of each lies in; it counts
-    where a cluster has no old rows here.
+    `before`, `after`: int32 (s,), labels by old and new centers. `weights`: float64 (s,). `is_old`: bool (s,), rows
+    from before the update. `is_novel`: bool (s,), rows farther from the old centers than rows were. `nearest`: int32 (k
+    before,), the new cluster of each old mean, used for clusters without old rows here.
 
     References: Spiliopoulou, Ntoutsi, Theodoridis and Schult, "MONIC: modeling and monitoring cluster transitions", KDD
     2006: ids follow the weight of the rows that two clusters share.
@@ -161,5 +160,5 @@ def find_transition(
 
 
 def family(transition: Transition, one: int) -> NDArray[np.int64]:
-    """The heir of an old cluster, then those that were split from it."""
+    """The heir of an old cluster, then those split from it."""
     return np.concatenate([transition.heirs[one : one + 1], np.flatnonzero(transition.parents == one)])
