@@ -42,9 +42,9 @@ SKETCHES: dict[str, type[Any]] = {
 
 
 def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]], *, made: bool = True) -> Sketch:
-    """Make a sketch from what its `to_dict` and `arrays` gave; unless `made`, it may lack its seed.
+    """Make a sketch from the results of its `to_dict` and `arrays`; unless `made`, it may lack its seed.
 
-    Raises ModelFileError: if the kind is not known, or what it needs is missing or wrong.
+    Raises ModelFileError: if the kind is unknown, or values are missing or wrong.
     """
     kind = described.get("kind")
     if kind not in SKETCHES:
@@ -61,11 +61,11 @@ def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]],
 
 
 DATA_DEPENDENT = ("pca", "svd", "leverage")
-"""Sketches that depend on the data: found on sampled rows, or on all rows in a pass of their own."""
+"""Sketches found on sampled rows, or on all rows in a pass of their own."""
 
 
 def is_oblivious(kind: str) -> bool:
-    """Whether a size, a seed and the number of features make the sketch of a name."""
+    """Whether a size, a seed and the number of features determine the sketch of this name."""
     if kind not in SKETCHES:
         return False
     needed = {field.name for field in fields(SKETCHES[kind]) if field.default is MISSING}
@@ -78,19 +78,19 @@ def oblivious_kinds() -> tuple[str, ...]:
 
 
 def sketch_names() -> tuple[str, ...]:
-    """All names of sketches that a fit can make or find."""
+    """Names of all sketches that a fit can make or find."""
     return (*oblivious_kinds(), *DATA_DEPENDENT)
 
 
 def sketch_class(kind: str) -> type[SketchAnswers]:
-    """The class that answers for sketches of a name, before one is made."""
+    """The class whose methods answer for sketches of a name before one is made."""
     if kind == "leverage":
         return FeatureSelection
     return SKETCHES.get(kind, SketchAnswers)  # those of others answer as usual
 
 
 def make_sketch(kind: str, n_components: int, seed: int, n_features: int | None) -> Sketch:
-    """A sketch that does not depend on the data: one of `oblivious_kinds`, some of which need `n_features`."""
+    """Make one of `oblivious_kinds`, some of which need `n_features`."""
     given = {"n_components": n_components, "n_features": n_features, "seed": seed, "kind": kind}
     names = {field.name for field in fields(SKETCHES[kind])}
     sketch: Sketch = SKETCHES[kind](**{name: value for name, value in given.items() if name in names})
@@ -103,10 +103,7 @@ def needs_n_features(kind: str) -> bool:
 
 
 def find_sketch(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: int) -> Sketch:
-    """A sketch that depends on rows, found on these (s, d).
-
-    `kind`: one of `DATA_DEPENDENT`.
-    """
+    """Find a sketch of one of the kinds `DATA_DEPENDENT` on rows (s, d)."""
     n_rows, d = X.shape
     if kind == PCASketch.kind:
         if not isinstance(X, np.ndarray):
@@ -116,10 +113,9 @@ def find_sketch(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: 
 
 
 def first_round(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: int) -> SketchFit:
-    """Begin to find a sketch on all rows.
+    """Begin to find a sketch of one of the kinds `DATA_DEPENDENT` on all rows.
 
-    `kind`: one of `DATA_DEPENDENT`. `X`: ndarray or csr_array (s, d), some of the rows: how wide they are, and for
-    "pca" where they are.
+    `X`: some rows (s, d), for the width, and for "pca" the location.
     """
     d = X.shape[1]
     if kind == PCASketch.kind:
@@ -131,7 +127,7 @@ def first_round(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: 
 
 
 def n_directions(kind: str, n_components: int, n_clusters: int) -> int:
-    """Singular vectors that `first_round` looks for."""
+    """Number of singular vectors that `first_round` finds."""
     return n_clusters if kind == "leverage" else n_components
 
 

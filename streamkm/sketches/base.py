@@ -1,7 +1,7 @@
 """The contract of sketches: maps R^d -> R^m that are applied row by row.
 
-A sketch is a small immutable value: what it does to feature j depends on (seed, j) alone. Row i of the result depends
-on row i of the input alone, so chunks can be sketched in any order, on any machine.
+A sketch is a small immutable value: its effect on feature j depends on (seed, j) alone. Row i of the result depends on
+row i of the input alone, so chunks can be sketched in any order, on any machine.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from streamkm.core.matrix import Matrix, as_working
 
 
 class SketchAnswers(Protocol):
-    """What others ask of a sketch, so that nobody asks for its class; sketches inherit it and say what differs.
+    """Properties of sketches for callers that do not know the class; sketches inherit it and override differences.
 
-    Class attributes and class methods answer for a sketch that is not made yet, too: see `sketch_class`.
+    Class attributes and class methods also answer before a sketch is made: see `sketch_class`.
     """
 
     __slots__ = ()
@@ -52,35 +52,35 @@ class SketchAnswers(Protocol):
 
     @classmethod
     def leaves_zeros(cls, n_components: int) -> bool:  # noqa: ARG003
-        """Whether CSR rows stay CSR in so many components."""
+        """Whether CSR rows stay CSR in `n_components` components."""
         return False
 
     def fits_features(self, n_features: int) -> bool:  # noqa: ARG002
-        """Whether it can be given rows of so many features, as far as it was made for a certain number of them."""
+        """Whether it can sketch rows of `n_features` features, if it was made for a certain number."""
         return True
 
     def is_one_copy(self, *, sparse: bool) -> bool:  # noqa: ARG002
-        """Whether dense or CSR rows are sketched in about the time of a copy: not worth to share among threads."""
+        """Whether a sketch of dense or CSR rows takes about as long as a copy: not worth sharing among threads."""
         return False
 
     @property
     def entries_per_stored(self) -> int:
-        """Entries of a sketched CSR row for each that the row stores; see `leaves_zeros`."""
+        """Entries of a sketched CSR row for each stored one; see `leaves_zeros`."""
         return 1
 
     @property
     def n_kept(self) -> int:
-        """Entries that a sketched row stores, if it `sparsifies`; else 0."""
+        """Entries stored of a sketched row if it `sparsifies`; else 0."""
         return 0
 
     @property
     def basis(self) -> NDArray[Any] | None:
-        """Orthonormal columns (d, m) that rows are projected on; None if it is no such projection."""
+        """Orthonormal columns (d, m) of the projection; None if it is no such projection."""
         return None
 
     @property
     def center(self) -> NDArray[np.float64] | None:
-        """The point (d,) of rows that a projection takes to 0; None if that is the origin, or it is no projection."""
+        """The point (d,) that a projection maps to 0; None for the origin, or if it is no projection."""
         return None
 
     def with_center(self, center: NDArray[np.float64]) -> Self:  # noqa: ARG002
@@ -89,27 +89,27 @@ class SketchAnswers(Protocol):
 
     @property
     def is_made(self) -> bool:
-        """Whether it can be applied; a sketch without a seed is made by the estimator that it is given to."""
+        """Whether it can be applied; an estimator makes a sketch without a seed."""
         return True
 
     def made(self, seed: int, n_features: int | None) -> Self:  # noqa: ARG002
-        """Give the sketch with the seed and the number of features that it lacks; the same sketch if it is made."""
+        """Add the missing seed and number of features; the same sketch if it is made."""
         return self
 
     def writable(self) -> Self:
-        """Give the sketch as files can hold it: the same unless it calls a Python function."""
+        """Give the sketch for files: the same unless it calls a Python function."""
         return self
 
     def with_function(self, function: Callable[..., Any]) -> Self:  # noqa: ARG002
-        """Give the sketch that `writable` was called of, if it called this function."""
+        """Restore the sketch on which `writable` was called, if it called this function."""
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the JSON values that a saved model needs to make the sketch again, `kind` among them."""
+        """Give the JSON values that remake the sketch from a saved model, with `kind`."""
         return {"kind": self.kind, **self._fields(arrays=False)}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Give the arrays that it needs besides, by the names of the constructor's arguments."""
+        """Give the arrays it needs as well, by names of the constructor's arguments."""
         return self._fields(arrays=True)
 
     def _fields(self, *, arrays: bool) -> dict[str, Any]:
@@ -129,17 +129,7 @@ class Sketch(SketchAnswers, Protocol):
     def n_components(self) -> int: ...
 
     def apply(self, X: Matrix) -> Matrix:
-        """Map rows.
-
-        Parameters
-        ----------
-        X : ndarray (n, d) of any real dtype, or csr_array (n, d)
-
-        Returns
-        -------
-        ndarray (n, m) or csr_array (n, m)
-            CSR entries may repeat an index; their sum is meant.
-        """
+        """Map rows (n, d), dense of any real dtype or CSR, to (n, m); CSR entries may repeat an index, and add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +160,7 @@ class IdentitySketch(SketchAnswers):
 
 
 class SeededSketch(SketchAnswers):
-    """A sketch that a size and a seed make, and the number of features for some; an estimator sets what is None."""
+    """A sketch made of a size, a seed, and for some the number of features; an estimator sets missing ones."""
 
     __slots__ = ()
 
@@ -186,7 +176,7 @@ class SeededSketch(SketchAnswers):
         return replace(self, **missing) if missing else self  # type: ignore[type-var]
 
     def _known(self, name: str) -> int:
-        """A number that was not left to the estimator; otherwise an error."""
+        """A number that is set; raises InvalidParameterError if it was left to the estimator."""
         value: int | None = getattr(self, name)
         if value is None:
             raise InvalidParameterError(
@@ -211,7 +201,7 @@ def check_width(X: Matrix, n_features: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SketchFitBytes:
-    """Memory of a pass that finds a sketch, about, in bytes."""
+    """Approximate memory of a pass that finds a sketch, in bytes."""
 
     state: int  # of the sums
     call: int  # of a call that adds rows to sums, beside these
@@ -219,22 +209,16 @@ class SketchFitBytes:
 
 
 class SketchFit(Protocol):
-    """Sums over all rows, gathered in one pass, that a sketch is made of; a small picklable value."""
+    """Sums over all rows, gathered in one pass, from which a sketch is made; a small picklable value."""
 
     def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> Any:
-        """Add rows to the sums, in float64.
+        """Add rows (v, d) to the sums, or start for None, in float64; `state` may change in place.
 
-        Parameters
-        ----------
-        state : sums, or None to start
-            May be changed in place.
-        X : ndarray (v, d) or csr_array (v, d)
-            Chunks of sparse text may differ in d.
-        weights : float64 (v,) or (0,)
+        `weights`: float64 (v,) or (0,). Chunks of sparse text may differ in d.
         """
 
     def join(self, states: Sequence[Any]) -> Any:
         """Add up the sums of several runs of rows, in order."""
 
     def finish(self, state: Any) -> Sketch:
-        """Make the sketch of the sums."""
+        """Make the sketch from the sums."""

@@ -1,7 +1,6 @@
 """CountSketch: every feature is added, with a random sign, to one of m components, or to one in each of s blocks.
 
-The map of Liu, Shen and Tsang, "Sparse embedded k-means clustering", NIPS 2017, algorithm 1, with hashed bucket and
-sign. Time O(s * nnz), whatever m.
+Follows Liu, Shen and Tsang, "Sparse embedded k-means clustering", NIPS 2017, algorithm 1, with hashed bucket and sign.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ class CountSketch(SeededSketch):
     n_components : int
         m, from 1 to 2^31.
     seed : int, optional
-        From 0 to 2^64 - 1. Buckets and signs of feature j depend on (seed, j) alone. None: the estimator that the
-        sketch is given to sets it, by its `random_state`.
+        From 0 to 2^64 - 1. Buckets and signs of feature j depend on (seed, j) alone. None: the estimator that gets the
+        sketch sets it, by its `random_state`.
     nnz_per_feature : int, default 1
         s, from 1 to 64: the components are split into s blocks of m / s, and a feature is added to one component of
         each, scaled by 1 / sqrt(s). Costs s times as much, and sparse rows keep s entries for each stored one.
@@ -44,12 +43,11 @@ class CountSketch(SeededSketch):
     Notes
     -----
     Inner products are unbiased, with variance (|x|^2 |y|^2 + <x, y>^2 - 2 sum x_j^2 y_j^2) / m if s divides m,
-    whatever s. What s changes are the tails: with s = 1 two heavy features that meet spoil every row that has both,
-    with s blocks they spoil a part 1 / s of it. Summed over an orthonormal basis the variance bounds how far squared
-    lengths in an r-dimensional space move: a share 1 - delta of the seeds keeps them within 1 +- eps, and with them
-    the cost of every partition of rows whose differences span it, if m >= (r^2 + r) / (delta eps^2) (Nelson and
-    Nguyen, theorem 3). The bound of Makarychev, Makarychev and Razenshteyn (STOC 2019) is for sub-Gaussian maps; this
-    is none.
+    whatever s. s changes the tails: with s = 1, two heavy features that meet spoil every row that has both; with s
+    blocks, a part 1 / s of it. Summed over an orthonormal basis the variance bounds the change of squared lengths in an
+    r-dimensional space: a share 1 - delta of the seeds keeps them within 1 +- eps, and with them the cost of every
+    partition of rows whose differences span it, if m >= (r^2 + r) / (delta eps^2) (Nelson and Nguyen, theorem 3). The
+    bound of Makarychev, Makarychev and Razenshteyn (STOC 2019) is for sub-Gaussian maps, not for this one.
 
     References
     ----------
@@ -76,9 +74,7 @@ class CountSketch(SeededSketch):
             )
 
     def apply(self, X: Matrix) -> Matrix:
-        """Sketch rows.
-
-        O(s * nnz) for CSR, O(s * n * d) for dense rows.
+        """Sketch rows. O(s * nnz) for CSR, O(s * n * d) for dense rows.
 
         Parameters
         ----------
@@ -87,7 +83,7 @@ class CountSketch(SeededSketch):
         Returns
         -------
         ndarray (n, m), float32 or float64
-            For dense rows (float64 where float32 cannot hold the input), and for CSR rows if m is small.
+            For dense rows (float64 if float32 cannot hold the input), and for CSR rows if m is small.
         csr_array (n, m), float32
             For other CSR rows. Entries that meet in a component stay side by side.
 
@@ -120,12 +116,12 @@ class CountSketch(SeededSketch):
 
     @property
     def keeps_entries(self) -> bool:
-        """Whether the sketch of a CSR row is one, each stored entry with another index and sign."""
+        """Whether a CSR row's sketch only changes indices and signs of its stored entries."""
         return self.leaves_zeros(self.n_components)
 
     @property
     def scale(self) -> float:
-        """What the signs are multiplied by, 1 / sqrt(s)."""
+        """The factor of the signs, 1 / sqrt(s)."""
         return 1 / math.sqrt(self.nnz_per_feature)
 
     @classmethod
@@ -137,7 +133,7 @@ class CountSketch(SeededSketch):
 
     @property
     def entries_per_stored(self) -> int:
-        """Of a sketched CSR row, for each that the row stores."""
+        """Entries of a sketched CSR row for each stored one."""
         return self.nnz_per_feature
 
     def _blocks(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:

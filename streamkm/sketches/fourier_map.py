@@ -1,7 +1,7 @@
-"""Random Fourier features of the Gaussian kernel: data-oblivious, and as many as wanted.
+"""Random Fourier features of the Gaussian kernel: data-oblivious, in any number.
 
-``[cos(w.x), sin(w.x)]`` for random frequencies w; inner products of such rows approach the kernel's values. A
-projection may follow, for a fair comparison with Nystroem features of as many directions.
+Inner products of ``[cos(w.x), sin(w.x)]``, for random frequencies w, approach the kernel's values. A projection may
+follow, for a fair comparison with Nystroem features of as many directions.
 """
 
 from __future__ import annotations
@@ -52,12 +52,10 @@ class FourierMap(SketchAnswers):
     def draw(
         cls, gamma: float, shift: NDArray[np.float64], n_columns: int, *, orthogonal: bool, rng: np.random.Generator
     ) -> FourierMap:
-        """Draw frequencies for ``exp(-gamma |x - y|^2)``; the projection is the identity.
+        """Draw frequencies for ``exp(-gamma |x - y|^2)``, with the identity as projection.
 
-        O(d * p^2) for orthogonal ones.
-
-        `n_columns`: twice the frequencies: even, from 2. `orthogonal`: whether frequencies are orthogonal, in groups of
-        up to d, with the lengths of Gaussian ones.
+        `n_columns`: twice the frequencies: even, from 2. `orthogonal`: draw frequencies orthogonal in groups of up to
+        d, with Gaussian lengths; O(d * p^2).
         """
         if n_columns < 2 or n_columns % 2:
             raise InvalidParameterError(f"{n_columns} random features; needed: an even number from 2")
@@ -86,7 +84,7 @@ class FourierMap(SketchAnswers):
         return projected(self.batches(X), X.shape[0], self.projection)
 
     def batches(self, X: Matrix) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield (first row, random features (256, 2 p)) before the projection; overwritten by the next batch."""
+        """Yield (first row, random features (256, 2 p)) before the projection; the next batch overwrites them."""
         width = len(self.shift)
         if X.shape[1] > width or (isinstance(X, np.ndarray) and X.shape[1] < width):
             raise InvalidInputError(f"rows have {X.shape[1]:,} features; the frequencies have {width:,}")

@@ -1,7 +1,7 @@
-"""The sketch after a randomized Hadamard transform, which spreads the norm of a row over all components.
+"""Sketches after a randomized Hadamard transform, which spreads the norm of a row over all components.
 
-``R = H D / sqrt(p)``, with random signs D and the Walsh-Hadamard matrix H of the padded width p, is a rotation: it
-keeps all distances, in O(p log p) a row. After it, components are alike enough to take some of them.
+``R = H D / sqrt(p)``, with random signs D and the Walsh-Hadamard matrix H of the padded width p, is a rotation in
+O(p log p) a row. After it, components are alike enough to take some of them.
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ class Rotation:
         return max(LEAST_WIDTH, 1 << (int(self.n_features) - 1).bit_length())
 
     def batches(self, X: Matrix) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Rotate rows, some at a time.
+        """Yield (slice of rows, sqrt(p) times the rotated rows as columns (p, b), float32 or float64).
 
-        `X`: ndarray (n, d) of any real dtype, or csr_array (n, d), narrower rows lack their last features. Yields
-        slice: of rows; ndarray (p, b), float32 or float64: sqrt(p) times the rotated rows, as columns. Raises
-        InvalidInputError: if rows are wider than `n_features`.
+        `X`: (n, d), dense of any real dtype or CSR; narrower rows lack their last features. Raises InvalidInputError:
+        if rows are wider than `n_features`.
         """
         check_width(X, self.n_features)
         dtype = working_dtype(X.dtype)
@@ -73,19 +72,15 @@ class Rotation:
 class SubsampledHadamard(SeededSketch):
     """Subsampled randomized Hadamard transform: m of the p rotated components, scaled by sqrt(p / m).
 
-    `n_components`: m, at most the padded width p. `n_features`: d, from 1 to 2^30. None: the estimator that the sketch
-    is given to sets it. `seed`: from 0 to 2^64 - 1; decides about signs and components. None: the estimator sets it, by
-    its `random_state`.
+    `n_components`: m, at most p. `n_features`: d, from 1 to 2^30. `seed`: from 0 to 2^64 - 1, of signs and components.
+    The estimator sets the last two if None, the seed by its `random_state`.
 
     References: Ailon and Chazelle, SIAM J. Comput. 39 (2009); Tropp, "Improved analysis of the subsampled randomized
     Hadamard transform", Adv. Adapt. Data Anal. 3 (2011); for subspaces, and with them k-means: Boutsidis and Gittens,
     SIAM J. Matrix Anal. Appl. 34 (2013).
 
-    Notes
-    -----
     Entries of the map are +-1 / sqrt(m). Components are drawn without replacement. Inner products are unbiased, with
     variance (|x|^2 |y|^2 + <x, y>^2 - 2 sum x_j^2 y_j^2) / m * (p - m) / (p - 1): with m = p the map is a rotation.
-    O(p log p) a row, whatever m.
     """
 
     n_components: int
@@ -99,13 +94,10 @@ class SubsampledHadamard(SeededSketch):
         check_numbers(self.n_components, limit, self.seed)
 
     def apply(self, X: Matrix) -> NDArray[Any]:
-        """Sketch rows.
+        """Sketch rows (n, d), dense of any real dtype or CSR, to (n, m). O(n p log p).
 
-        O(n p log p).
-
-        `X`: ndarray (n, d) of any real dtype, or csr_array (n, d). Returns ndarray (n, m), float32, or float64 where
-        float32 cannot hold the input. Raises InvalidInputError: if rows are wider than `n_features`;
-        InvalidParameterError: if the sketch has no seed or no number of features.
+        The result is float32, or float64 if float32 cannot hold the input. Raises InvalidInputError: if rows are wider
+        than `n_features`; InvalidParameterError: if the sketch has no seed or no `n_features`.
         """
         out = np.empty((X.shape[0], self.n_components), working_dtype(X.dtype))
         components, scale = self.components(), out.dtype.type(1 / math.sqrt(self.n_components))
@@ -114,7 +106,7 @@ class SubsampledHadamard(SeededSketch):
         return out
 
     def components(self) -> NDArray[np.int64]:
-        """The rotated components that are taken, ascending: those with the lowest hash."""
+        """The rotated components taken, ascending: those with the lowest hash."""
         n_padded = Rotation(self._known("n_features"), self._known("seed")).n_padded
         order = np.empty(n_padded, np.int64)
         hash_places(np.uint64(stream_seed(np.uint64(self._known("seed")), np.uint64(1))), np.arange(n_padded), order)

@@ -1,7 +1,7 @@
 """Kernels, and columns of the kernel matrix: values of rows against landmarks, a batch of rows at a time.
 
-The kernel matrix itself is never formed. Batches have one fixed shape, so that a row's values do not depend on its
-neighbours, and stay in the cache between the product, the exponential and the projection.
+The kernel matrix is never formed. Batches have one fixed shape, so that a row's values do not depend on its neighbours,
+and stay in the cache between the product, the exponential and the projection.
 """
 
 from __future__ import annotations
@@ -40,13 +40,12 @@ KernelFunction = Callable[[Matrix, Matrix], Any]
 class Kernel:
     """A positive definite function of two rows.
 
-    `name`: with g for gamma: "rbf", ``exp(-g |x - y|^2)``; "laplacian", ``exp(-g |x - y|_1)``; "linear", ``x.y``;
-    "polynomial", ``(g x.y + coef0)^degree``; "cosine", ``x.y / (|x| |y|)``, 0 for rows of zeros; "sigmoid", ``tanh(g
-    x.y + coef0)``, which is not positive definite: what is negative of it is left out; "chi2", ``exp(-g sum (x - y)^2 /
-    (x + y))`` of rows that are not negative; "precomputed", the values that rows consist of, one for each row of the
-    fit: landmarks are rows of zeros with a one for whose values they are. A callable takes rows (v, d) and landmarks
-    (c, d) and gives values (v, c). `gamma`: positive. `degree`: from 1. Raises InvalidParameterError: for anything
-    else.
+    `name`, with g for `gamma`, which is positive: "rbf", ``exp(-g |x - y|^2)``; "laplacian", ``exp(-g |x - y|_1)``;
+    "linear", ``x.y``; "polynomial", ``(g x.y + coef0)^degree``, degree from 1; "cosine", ``x.y / (|x| |y|)``, 0 for
+    rows of zeros; "sigmoid", ``tanh(g x.y + coef0)``, whose negative part is dropped; "chi2", ``exp(-g sum (x - y)^2 /
+    (x + y))`` of nonnegative rows; "precomputed", the values in the rows, one for each row of the fit: landmarks are
+    rows of zeros with a one for their row. A callable maps rows (v, d) and landmarks (c, d) to values (v, c). Raises
+    InvalidParameterError: for anything else.
     """
 
     name: str | KernelFunction
@@ -71,13 +70,13 @@ class Kernel:
 
     @property
     def scale(self) -> float:
-        """What rows and landmarks are multiplied with, so that gamma becomes 1."""
+        """The factor of rows and landmarks that makes gamma 1."""
         if self.name in OVERLAPS:
             return self.gamma
         return 1.0 if self.name in WITHOUT_GAMMA else float(np.sqrt(self.gamma))
 
     def diagonal(self, X: Matrix) -> NDArray[np.float64]:
-        """k(x, x) of rows (v,); not for "precomputed", where rows do not tell which they are."""
+        """k(x, x) of rows (v,); not for "precomputed", whose rows do not tell which they are."""
         if self.name == "precomputed":
             raise TypeError("the diagonal of a precomputed kernel needs the rows' numbers")
         if callable(self.name):
@@ -99,11 +98,11 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class LandmarkTable:
-    """Landmarks, and what rows go through before they meet them.
+    """Landmarks, and the shifts of rows before they meet them.
 
-    Far from the origin differences of float32 products would be noise, so the mean is taken out of landmarks and rows
-    where a kernel allows that. Where most entries are 0 they shall still be 0 for the products: with s the mean in
-    features that lie far from 0, and else 0, ``(x - mean).(y - mean)`` is ``(x - s).(y - mean) + bias``.
+    Far from the origin, differences of float32 products are noise, so the mean is subtracted from landmarks and rows if
+    the kernel allows it. Zeros must stay zeros if most entries are: with s the mean in features far from 0, and else 0,
+    ``(x - mean).(y - mean)`` is ``(x - s).(y - mean) + bias``.
     """
 
     shift: NDArray[np.float64]  # (d,): what is taken from rows
@@ -116,10 +115,10 @@ class LandmarkTable:
 
     @classmethod
     def of(cls, landmarks: NDArray[Any], scale: float, *, centered: bool, products: bool) -> LandmarkTable:
-        """Lay out landmarks.
+        """Lay out landmarks, float32 or float64 (c, d), C-contiguous.
 
-        `landmarks`: float32 or float64 (c, d), C-contiguous. `centered`: whether the mean may be taken out. `products`:
-        whether rows meet them in products, not differences.
+        `centered`: whether the mean may be subtracted. `products`: whether rows meet landmarks in products, not
+        differences.
         """
         n_landmarks, n_features = landmarks.shape
         origin = np.zeros(n_features)
@@ -158,13 +157,11 @@ class KernelColumns:
         return int(self.landmarks.shape[0])
 
     def batches(self, X: Matrix) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield (first row, values (at most 256, c)), which the next batch overwrites.
+        """Yield (first row, values (at most 256, c)), which the next batch overwrites; fewer at a time for wide rows.
 
-        Wide rows come fewer at a time. O(n * c * d) for dense landmarks, or the entries other than 0 times c where they
-        are few (see `LandmarkTable`); for sparse ones the entries of each row times those of the landmarks in the same
-        feature.
-
-        Raises InvalidInputError: if rows have other features than the landmarks, or negative values under "chi2".
+        O(n * c * d) for dense landmarks, or nonzero entries times c if these are few (see `LandmarkTable`); for sparse
+        ones, each row's entries times the landmarks' in the same feature. Raises InvalidInputError: if rows have other
+        features than the landmarks, or negative values under "chi2".
         """
         width = self.landmarks.shape[1]
         if X.shape[1] > width or (isinstance(X, np.ndarray) and X.shape[1] < width):
@@ -226,10 +223,7 @@ class KernelColumns:
         return np.bincount(owners, entries, minlength=n_rows).astype(np.float32)
 
     def _dense(self, rows: Matrix, values: NDArray[np.float32], placed: NDArray[np.float32]) -> None:
-        """Fill the values of up to 256 rows, by products with dense landmarks or differences from them.
-
-        `placed` (256, d) is scratch.
-        """
+        """Fill the values of up to 256 rows by products with dense landmarks or differences; `placed` is scratch."""
         if not isinstance(rows, np.ndarray):
             rows = rows.toarray()
         table = self._table
@@ -290,7 +284,7 @@ class KernelColumns:
 
 
 def working_landmarks(X: Matrix, *, dense: bool) -> Matrix:
-    """Rows as landmarks are kept: floats, dense or CSR without repeated entries."""
+    """Landmarks from rows: floats, dense or CSR without repeated entries."""
     if isinstance(X, np.ndarray):
         return np.ascontiguousarray(as_working(X))
     if dense:

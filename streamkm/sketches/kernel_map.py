@@ -1,8 +1,8 @@
 """Nystroem features: a row's kernel values against landmarks, projected on few directions.
 
-With C the values of all rows against c landmarks (or combinations of them) and W those of the landmarks themselves, ``K
-~ C W^+ C'``. The features are ``C P``, where P is W's root cut to `rank` directions: k-means on them is kernel k-means
-on the rank-restricted approximation.
+With C the values of all rows against c landmarks (or combinations of them) and W the landmarks' own, ``K ~ C W^+ C'``.
+The features are ``C P``, with P the root of W^+ cut to `rank` directions: k-means on them is kernel k-means on the
+rank-restricted approximation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROJECTED_SQUARES = 9  # of c x c numbers while directions are found: root, sums
 
 
 def gram_bytes(n_columns: int) -> SketchFitBytes:
-    """Memory of a `GramFit` of so many columns, beside the map's own batches."""
+    """Memory of a `GramFit` of `n_columns` columns, beside the map's own batches."""
     square = 8 * n_columns**2
     return SketchFitBytes(square, 0, PROJECTED_SQUARES * square)
 
@@ -76,7 +76,7 @@ class KernelMap(SketchAnswers):
 
     @classmethod
     def of(cls, kernel: Kernel, landmarks: Matrix, projection: NDArray[Any]) -> KernelMap:
-        """A map of a kernel, landmarks as `working_landmarks` keeps them (c, d), and a projection (c, m)."""
+        """A map from a kernel, landmarks as of `working_landmarks` (c, d), and a projection (c, m)."""
         parts = (
             (landmarks,) if isinstance(landmarks, np.ndarray) else (landmarks.data, landmarks.indices, landmarks.indptr)
         )
@@ -90,7 +90,7 @@ class KernelMap(SketchAnswers):
 
     @property
     def n_columns(self) -> int:
-        """Kernel values that each row's features are made of, c."""
+        """Kernel values a row, c."""
         return len(self.projection)
 
     def apply(self, X: Matrix) -> Matrix:
@@ -130,7 +130,7 @@ class KernelMap(SketchAnswers):
         return {name: value for name, value in vars(self).items() if name != "columns"}
 
     def _lists_fit(self) -> bool:
-        """Whether CSR arrays are what kernels may trust."""
+        """Whether the CSR arrays are safe for kernels."""
         indices, indptr = self.indices, self.indptr
         if indices is None or indptr is None or indices.dtype.kind != "i" or indptr.dtype.kind != "i":
             return False
@@ -189,11 +189,10 @@ class GramFit:
 
 
 def inverse_root(W: NDArray[Any], rank: int | None = None) -> NDArray[np.float64]:
-    """R with ``R R' = W^+`` (c, r), of the positive eigenvalues that float32 values determine; the `rank` largest.
+    """R (c, r) with ``R R' = W^+``, of the `rank` largest positive eigenvalues that float32 values determine.
 
-    Eigenvalues below 1.2e-7 of the largest (float32's resolution) are rounding: their directions would be noise.
-
-    `W`: ndarray (c, c), symmetric but for rounding. Raises InvalidParameterError: if no eigenvalue is positive.
+    Eigenvalues below 1.2e-7 of the largest (float32's resolution) are rounding: their directions would be noise. Raises
+    InvalidParameterError: if no eigenvalue is positive.
     """
     W = (W + W.T).astype(np.float64) / 2
     if rank is None or rank >= len(W):
@@ -211,10 +210,10 @@ def inverse_root(W: NDArray[Any], rank: int | None = None) -> NDArray[np.float64
 
 
 def _whole_root(W: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """The inverse of W's Cholesky factor, transposed, where no eigenvalue is below float32's resolution; else None.
+    """The transposed inverse of W's Cholesky factor if no eigenvalue is below float32's resolution; else None.
 
-    One is if ``W - t I`` has no factor, t being the resolution of a sum that no eigenvalue exceeds. Some ten times as
-    fast as the eigenvectors.
+    One is if ``W - t I`` has no factor, with t the resolution of a bound on all eigenvalues. Ten times as fast as
+    eigenvectors.
     """
     least = np.finfo(np.float32).eps * np.abs(W).sum(axis=0).max()
     _, failed = lapack.dpotrf(W - least * np.eye(len(W)), lower=1)
@@ -226,7 +225,7 @@ def _whole_root(W: NDArray[np.float64]) -> NDArray[np.float64] | None:
 
 
 def _congruent(root: NDArray[np.float64], gram: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``root.T @ gram @ root``; half the work where the root is one of `_whole_root`, upper triangular."""
+    """Compute ``root.T @ gram @ root``, with half the work for a `_whole_root`, which is upper triangular."""
     if root.shape[0] != root.shape[1] or np.tril(root, -1).any():
         return np.asarray(root.T @ gram @ root)
     factor = np.asfortranarray(root)

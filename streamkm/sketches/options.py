@@ -1,7 +1,4 @@
-"""What a fit is asked for of a sketch, of a kernel, and of the features that are made of it.
-
-Values as they are given; estimators check them.
-"""
+"""Options of a sketch, a kernel, and kernel features, as they are given; estimators check them."""
 
 from __future__ import annotations
 
@@ -21,32 +18,31 @@ class SketchOptions:
     Parameters
     ----------
     sketch : str or Sketch, default="auto"
-        How features are shrunk. "auto": not at all where they are few; CountSketch for sparse rows; for wide dense rows
-        principal directions ("pca": Lloyd then runs along them, see `coreset` of `StreamKMeans`). By name:
-        "countsketch", "signs", "gaussian", "sparse", "hadamard" and "identity", which any rows can be given to; "pca",
-        "svd" and "leverage", which are found on rows: see `fit_on`. Or a sketch, such as
-        ``CountSketch(2048, nnz_per_feature=4)`` or ``PreconditionedSampling(0.1, d, 0)``. A sketch without a seed gets
-        one from the estimator's `random_state`.
+        The map that shrinks features. "auto": none for few features; CountSketch for sparse rows; for wide dense rows
+        principal directions ("pca": Lloyd then runs along them, see `coreset` of `StreamKMeans`). By name, for any
+        rows: "countsketch", "signs", "gaussian", "sparse", "hadamard" and "identity"; found on rows (see `fit_on`):
+        "pca", "svd" and "leverage". Or a sketch, such as ``CountSketch(2048, nnz_per_feature=4)`` or
+        ``PreconditionedSampling(0.1, d, 0)``; one without a seed gets it from the estimator's `random_state`.
     n_components : int or "auto", default="auto"
         m. "auto": 2,048 for sparse rows (they stay sparse, so it costs nothing); 256 for dense ones; for "pca" 48, and
         96 for more than 128 clusters. Rows that are known to have no more features than that stay as they are.
     eps : float, optional
-        In place of `n_components`: so many components that a theorem keeps the objective of every clustering within
-        1 +- eps, for all but a share `delta` of seeds (definition 2 of Liu et al.); `plan` names it. Where that takes
-        as many components as there are features, rows are taken as they are. It is not the loss of the clusters that
-        are found: those that are best in the sketch cost up to 1 + 2 eps / (1 - eps) times the least, so that a loss
-        needs ``eps = loss / (2 + loss)``, and four times the components. Two
-        sketches promise less: "leverage" that the best clustering of the sketch costs at most 3 + eps times the least;
-        "svd" and "pca" that objectives are within 1 + eps up to a constant that all clusterings share, for directions
-        of all rows, exact ones (``fit_on="all"``; those of a sample come near). None: the sizes that serve in practice.
+        Error, in place of `n_components`: a theorem gives the components that keep the objective of every clustering
+        within 1 +- eps, for all but a share `delta` of seeds (definition 2 of Liu et al.); `plan` names it. If that
+        takes as many components as there are features, rows are not sketched. eps is not the loss of the clusters
+        found: the best ones in the sketch cost up to 1 + 2 eps / (1 - eps) times the least, so that a loss needs ``eps
+        = loss / (2 + loss)``, and four times the components. Two kinds promise less: "leverage" that the best
+        clustering of the sketch costs at most 3 + eps times the least; "svd" and "pca" that objectives are within 1 +
+        eps up to a constant that all clusterings share, for exact directions of all rows (``fit_on="all"``; those of a
+        sample come near). None: the sizes that serve in practice.
     delta : float, default=0.1
         See `eps`. Components of "countsketch" grow with 1 / delta and the square of k.
     fit_on : {"sample", "all"}, default="sample"
-        What a sketch that depends on the data is found on. "sample": the row sample, which the first pass keeps anyway.
-        "all": all rows, in one more pass: sums of d x d numbers up to 2,048 features,
-        exact but for rounding; above, of d x 1.5 m by a randomized range finder.
+        Rows on which a sketch that depends on the data is found. "sample": the row sample of the first pass. "all": all
+        rows, in one more pass: exact but for rounding up to 2,048 features, by sums of d x d numbers; above, a
+        randomized range finder with sums of d x 1.5 m.
     assign_space : {"auto", "original", "sketch"}, default="auto"
-        Where rows are assigned. "auto": among the original features, unless k centers of d features would fill a
+        Space in which rows are assigned. "auto": the original features, unless k centers of d features would fill a
         quarter of the memory.
 
     See Also
@@ -79,7 +75,7 @@ class PCA(SketchOptions):
     n_components : int or "auto", default="auto"
         Directions: 48, and 96 for more than 128 clusters.
     eps, delta, fit_on, assign_space
-        As of `SketchOptions`.
+        See `SketchOptions`.
 
     Examples
     --------
@@ -100,14 +96,14 @@ class KernelOptions:
     kernel : str or callable, default="rbf"
         "rbf", "laplacian", "linear", "polynomial" or "poly", "cosine", "sigmoid", "chi2": functions of two rows as in
         `sklearn.metrics.pairwise`. "precomputed": X holds kernel values, of the n rows with each other in a fit, of
-        other rows with those n afterwards. A callable takes rows (v, d) and landmarks (c, d) and gives values (v, c);
-        such a model cannot be saved.
+        other rows with those n afterwards. A callable maps rows (v, d) and landmarks (c, d) to values (v, c); such a
+        model cannot be saved.
     gamma_factor : float, default=1.0
-        What the gamma that a fit finds is multiplied by; see `gamma` there. More makes clusters more local.
+        Factor of the gamma that a fit finds; see `gamma` there. More makes clusters more local.
     degree : int, default=3
-        Of "polynomial".
+        Degree of "polynomial".
     coef0 : float, default=1.0
-        Of "polynomial" and "sigmoid".
+        Constant of "polynomial" and "sigmoid".
 
     Examples
     --------
@@ -131,13 +127,13 @@ class Nystroem:
     Parameters
     ----------
     landmarks : {"uniform", "leverage", "rank-leverage", "kmeans"}, default="uniform"
-        Which rows are landmarks of "nystroem": sampled ones; those of high ridge leverage, or of high leverage in the
-        leading directions, as many as `rank`; or means of a short k-means.
+        Landmarks of "nystroem": sampled rows; rows of high ridge leverage, or of high leverage in the leading `rank`
+        directions; or means of a short k-means.
     landmark_rank : int, optional
-        Rank that the pseudo-inverse of the landmarks' kernel matrix is cut to, p in Wang et al.'s algorithm 2. None:
-        what float32 values determine.
+        Rank to which the pseudo-inverse of the landmarks' kernel matrix is cut, p in Wang et al.'s algorithm 2. None:
+        the rank that float32 values determine.
     method : str, default="nystroem"
-        As of `StreamKernelKMeans`. "gaussian", "signs", "srht" and "countsketch" have a matrix to be cut, too.
+        See `StreamKernelKMeans`. "gaussian", "signs", "srht" and "countsketch" have a matrix to be cut, too.
 
     Examples
     --------
@@ -154,11 +150,11 @@ class Nystroem:
 
 
 OPTIONS: dict[str, type[Any]] = {"sketch": SketchOptions, "kernel": KernelOptions, "method": Nystroem}
-"""What parameters of estimators are in full; each has a field of the parameter's name."""
+"""Classes of parameters of estimators in full; each has a field of the parameter's name."""
 
 
 def full_options(parameter: str, value: Any) -> Any:
-    """What is given as a parameter, in full, NumPy's numbers as Python's."""
+    """Expand a parameter to its full options, with Python's numbers for NumPy's."""
     options = value if isinstance(value, OPTIONS[parameter]) else OPTIONS[parameter](**{parameter: value})
     numbers = {name: number.item() for name, number in vars(options).items() if isinstance(number, np.generic)}
     return replace(options, **numbers)

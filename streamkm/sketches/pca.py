@@ -47,9 +47,8 @@ class TruncatedSVDSketch(_Directions):
     """``apply(X) = X @ directions``.
 
     ``m = ceil(k / eps)`` directions keep the cost of every clustering into k clusters within 1 + eps, up to a constant
-    that is the same for all clusterings (Cohen et al.); so many as O(k / eps^2) keep, with that constant added, the
-    cost for every set of k centers too (Feldman, Schmidt and Sohler). Both suppose the exact singular vectors; those
-    of `subspace.RangeFit` lose a little more than the best directions of the same number.
+    common to all clusterings (Cohen et al.); O(k / eps^2) also keep it, with that constant, for every set of k centers
+    (Feldman, Schmidt and Sohler). Both suppose exact singular vectors; those of `subspace.RangeFit` lose a little more.
 
     References: Cohen, Elder, Musco, Musco and Persu, "Dimensionality reduction for k-means clustering and low rank
     approximation", STOC 2015; Feldman, Schmidt and Sohler, "Turning big data into tiny data: constant-size coresets for
@@ -68,7 +67,7 @@ class TruncatedSVDSketch(_Directions):
 
     @classmethod
     def first_round(cls, n_components: int, *, n_features: int, seed: int) -> SketchFit:
-        """Begin to find the directions of all rows; the parameters are those of `subspace.subspace_fit`."""
+        """Begin to find the directions of all rows; see `subspace.subspace_fit` for parameters."""
         return subspace_fit(n_components, cls.of_subspace, n_features=n_features, seed=seed)
 
     @classmethod
@@ -77,12 +76,9 @@ class TruncatedSVDSketch(_Directions):
         return cls(subspace.vectors.astype(subspace.dtype))
 
     def apply(self, X: Matrix) -> Matrix:
-        """Project rows.
+        """Project rows (n, at most d), dense of any real dtype or CSR, to (n, m) in the directions' dtype. O(nnz * m).
 
-        O(nnz * m).
-
-        `X`: ndarray (n, d) of any real dtype, or csr_array (n, at most d). Returns ndarray (n, m), in the dtype of the
-        directions. Raises InvalidInputError: if the rows have other features than the directions.
+        Raises InvalidInputError: if the rows have other features than the directions.
         """
         d, dense = len(self.directions), isinstance(X, np.ndarray)
         if X.shape[1] > d or (dense and X.shape[1] < d):
@@ -125,12 +121,7 @@ class PCASketch(_Directions):
 
     @classmethod
     def fit(cls, X: NDArray[Any], n_components: int, *, random_state: int) -> PCASketch:
-        """Find the directions of sampled rows.
-
-        O(s * d * m).
-
-        `X`: ndarray (s, d) of any real dtype. `n_components`: at most min(s, d).
-        """
+        """Find at most min(s, d) directions of sampled rows (s, d). O(s * d * m)."""
         from sklearn.utils.extmath import randomized_svd
 
         if not 1 <= n_components <= min(X.shape):
@@ -144,10 +135,7 @@ class PCASketch(_Directions):
 
     @classmethod
     def first_round(cls, n_components: int, *, near_mean: NDArray[np.float64], seed: int) -> SketchFit:
-        """Begin to find the principal directions of all rows, as `subspace.subspace_fit` does.
-
-        `near_mean`: float64 (d,), the mean of some rows; the directions are around the exact mean of all.
-        """
+        """Begin to find the principal directions of all rows around their exact mean, near `near_mean` (d,)."""
         return subspace_fit(n_components, cls.of_subspace, n_features=len(near_mean), seed=seed, shift=near_mean)
 
     @classmethod

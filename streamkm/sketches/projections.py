@@ -1,7 +1,7 @@
 """Projections whose entries are independent: signs, Gaussian, and sparse ones of -1, 0 and +1.
 
-scikit-learn's random_projection draws the matrix at once for a d that is known. Here an entry is a function of (seed,
-feature, component), made when a chunk needs it, so that features may come later and nothing of size d is held.
+An entry is a function of (seed, feature, component), made when a chunk needs it, so that features may come later and
+nothing of size d is held; scikit-learn's random_projection draws the matrix at once for a known d.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ PROJECTIONS = ("signs", "gaussian", "sparse")
 class RandomProjection(SeededSketch):
     """Projection with independent entries: normal ones, signs, or signs and zeros; entry (j, c) is of (seed, j, c).
 
-    `n_components`: m, from 1 to 2^24. `seed`: from 0 to 2^64 - 1. None: the estimator that the sketch is given to sets
-    it, by its `random_state`. `kind`: "signs", +-1 / sqrt(m); "gaussian", normal with variance 1 / m; "sparse",
-    +-1 / sqrt(density * m), each with probability density / 2, and 0 otherwise. `density`: of "sparse", from 2^-31 to
-    1, rounded to a multiple of 2^-31. 1/3 is Achlioptas' choice, 1 / sqrt(d) that of Li, Hastie and Church;
-    scikit-learn's "auto" is the latter.
+    `n_components`: m, from 1 to 2^24. `seed`: from 0 to 2^64 - 1; None: the estimator sets it by its `random_state`.
+    `kind`: "signs", +-1 / sqrt(m); "gaussian", normal with variance 1 / m; "sparse", +-1 / sqrt(density * m), each with
+    probability density / 2, else 0. `density`: of "sparse", from 2^-31 to 1, rounded to a multiple of 2^-31: 1/3 is
+    Achlioptas' choice; 1 / sqrt(d), scikit-learn's "auto", that of Li, Hastie and Church.
 
     References: Boutsidis, Zouzias, Mahoney and Drineas, "Randomized dimensionality reduction for k-means clustering",
     IEEE Trans. Inf. Theory 61 (2015); Makarychev, Makarychev and Razenshteyn, "Performance of Johnson-Lindenstrauss
@@ -43,15 +42,13 @@ class RandomProjection(SeededSketch):
     Johnson-Lindenstrauss with binary coins", J. Comput. Syst. Sci. 66 (2003); Li, Hastie and Church, "Very sparse
     random projections", KDD 2006.
 
-    Notes
-    -----
     Inner products are unbiased with variance (|x|^2 |y|^2 + <x, y>^2 + (f - 3) sum x_j^2 y_j^2) / m, for f = 1 of
     "signs", 3 of "gaussian", 1 / density of "sparse". With m = O(log(k / (eps delta)) / eps^2) the cost of every
     partition into k clusters is kept within 1 + eps (Makarychev et al.). For signs and density 1/3 all distances of n
     rows are kept within 1 +- eps with probability 1 - n^-b if m >= (4 + 2 b) log(n) / (eps^2 / 2 - eps^3 / 3)
-    (Achlioptas); for lower densities that holds only for rows whose norm is spread over many features. With signs,
-    m = O(k / eps^2) and eps below 1 / 3, a partition that is optimal for the sketch costs at most 2 + eps times the
-    optimum, with probability 0.96 (Boutsidis et al.).
+    (Achlioptas); for lower densities only for rows whose norm is spread over many features. With signs, m = O(k /
+    eps^2) and eps below 1 / 3, a partition that is optimal for the sketch costs at most 2 + eps times the optimum, with
+    probability 0.96 (Boutsidis et al.).
     """
 
     n_components: int
@@ -68,12 +65,10 @@ class RandomProjection(SeededSketch):
             raise InvalidParameterError(f"density={self.density}; needed: 2^-31 to 1, such as 1/3 or 1 / sqrt(d)")
 
     def apply(self, X: Matrix) -> NDArray[Any]:
-        """Sketch rows.
+        """Sketch rows (n, d), dense of any real dtype or CSR, d up to 2^63 - 1; float64 if float32 cannot hold them.
 
-        O(n * d * m) for dense rows, O(nnz * m) for CSR, and O(m) for each distinct feature to make its entries.
-
-        `X`: ndarray (n, d) of any real dtype, or csr_array (n, d), d up to 2^63 - 1. Returns ndarray (n, m), float32,
-        or float64 where float32 cannot hold the input. Raises InvalidParameterError: if the sketch has no seed.
+        O(n * d * m) for dense rows, O(nnz * m) for CSR, and O(m) for each distinct feature. Raises
+        InvalidParameterError: if the sketch has no seed.
         """
         out = np.zeros((X.shape[0], self.n_components), working_dtype(X.dtype))
         if isinstance(X, np.ndarray):
@@ -92,11 +87,11 @@ class RandomProjection(SeededSketch):
 
     @property
     def _limit(self) -> int:
-        """The number of 32-bit words, even, that stand for entries of "sparse" that are not zero."""
+        """The even number of 32-bit words that stand for nonzero entries of "sparse"."""
         return 2 * round(self.density * 2**31)
 
     def _blocks(self, features: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Entries of features, not scaled, block by block, and the place of a block's first."""
+        """Unscaled entries of features, block by block, with the place of a block's first."""
         seed, n_block = np.uint64(self._known("seed")), max(1, BLOCK_ENTRIES // self.n_components)
         made = np.empty((n_block, self.n_components), np.float32)
         for start in range(0, len(features), n_block):
@@ -114,7 +109,7 @@ class RandomProjection(SeededSketch):
 
 
 def _by_column(X: sp.csr_array) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Features that occur, where the values of each start, and rows and values by feature."""
+    """Features that occur, starts of their values, and rows and values by feature."""
     data, width = as_working(X.data), X.shape[1]
     if width <= max(X.nnz, WIDE):
         columns = sp.csr_array((data, X.indices, X.indptr), shape=X.shape).tocsc()

@@ -1,6 +1,6 @@
 """Preconditioned sampling: rotate rows so that their entries are alike, then keep a part of each row's entries.
 
-What is kept differs from row to row, so the map is not linear; given a row it is repeatable, and unbiased over seeds.
+The kept entries differ between rows, so the map is not linear; it is repeatable for a row, and unbiased over seeds.
 """
 
 from __future__ import annotations
@@ -48,13 +48,10 @@ class FeatureSelection(SketchAnswers):
         return len(self.indices)
 
     def apply(self, X: Matrix) -> Matrix:
-        """Select features.
+        """Select features of rows (n, d), dense of any real dtype or CSR. O(n * m) for dense rows, O(nnz) for CSR.
 
-        O(n * m) for dense rows, O(nnz) for CSR.
-
-        `X`: ndarray (n, d) of any real dtype, or csr_array (n, d). Returns ndarray or csr_array (n, m), as X is:
-        float64 where float32 cannot hold the input, else float32. Raises InvalidInputError: if dense rows lack a
-        feature that is kept.
+        The result is of the same kind, float32, or float64 if float32 cannot hold the input. Raises InvalidInputError:
+        if dense rows lack a kept feature.
         """
         n_read = int(self.indices[-1]) + 1
         if isinstance(X, np.ndarray):
@@ -80,9 +77,8 @@ class FeatureSelection(SketchAnswers):
 class LeverageSampling:
     """Features drawn by their leverage scores: squared lengths of the rows of the leading right singular vectors.
 
-    m draws with replacement, feature j with probability p_j = |V_j|^2 / k; each feature drawn is scaled by
-    1 / sqrt(m p_j), so that squared lengths are right on average. Draws of one feature are kept as one, of the same
-    length: the sketch may have fewer than m components.
+    m draws with replacement, feature j with probability p_j = |V_j|^2 / k, scaled by 1 / sqrt(m p_j), so that squared
+    lengths are right on average. Repeated draws become one of the same length: there may be fewer than m components.
 
     References: Boutsidis, Mahoney and Drineas, "Unsupervised feature selection for the k-means clustering problem",
     NIPS 2009, algorithm 1; Boutsidis, Zouzias, Mahoney and Drineas, "Randomized dimensionality reduction for k-means
@@ -119,19 +115,13 @@ class PreconditionedSampling(SketchAnswers):
     References: Pourkamali-Anaraki and Becker, "Preconditioned data sparsification for big data with applications to PCA
     and K-means", IEEE Trans. Inf. Theory 63 (2017).
 
-    Notes
-    -----
     Kept entries are scaled by p / q for q kept of p, so that <sketch(x), R c> has the mean <x, c> for every fixed c,
-    with variance (|x|^2 |c|^2 + <x, c>^2 - 2 sum x_j^2 c_j^2) / q * (p - q) / (p - 1) over seeds. That is what the
-    comparison with a center needs: |sketch(x)|^2 is too large by a factor of about p / q, but alike for all centers.
-    The paper compares on the kept entries alone and divides centers by how often each entry was kept; a mean over n
-    rows of a cluster comes to the same center for large n.
-
-    Which entries are kept depends on the seed and on the row's own values (rows that are equal in the precision of
-    work are sketched alike), not on its place: `apply` is given rows alone, and no chunking may change a row.
-
-    One pass: labels, and centers in the rotated space; what ``StreamKMeans(sketch=PreconditionedSampling(...))`` finds
-    in rows that can be walked once only. Two passes: labels, and means of the original rows; what it finds in others.
+    with variance (|x|^2 |c|^2 + <x, c>^2 - 2 sum x_j^2 c_j^2) / q * (p - q) / (p - 1) over seeds. Comparisons with
+    centers need no more: |sketch(x)|^2 is too large by a factor of about p / q, but alike for all centers. The paper
+    compares on kept entries alone and divides centers by how often each entry was kept; for many rows a cluster, the
+    centers agree. Kept entries depend on the seed and the row's values, not its place, as no chunking may change a row:
+    rows that are equal in working precision are sketched alike. One pass, for rows that can be walked once only, gives
+    labels, and centers in the rotated space; two passes give labels, and means of the original rows.
     """
 
     gamma: float
@@ -155,16 +145,14 @@ class PreconditionedSampling(SketchAnswers):
 
     @property
     def n_kept(self) -> int:
-        """Entries that are kept of a row, q."""
+        """Kept entries of a row, q."""
         return max(1, round(self.gamma * self.n_components))
 
     def apply(self, X: Matrix) -> sp.csr_array:
-        """Sketch rows.
+        """Sketch rows (n, d), dense of any real dtype or CSR, to CSR rows (n, p). O(n p log p).
 
-        O(n p log p).
-
-        `X`: ndarray (n, d) of any real dtype, or csr_array (n, d). Returns csr_array (n, p), float32: with q entries in
-        each row, indices ascending. Raises InvalidInputError: if rows are wider than `n_features`.
+        Each row has q float32 entries, indices ascending. Raises InvalidInputError: if rows are wider than
+        `n_features`.
         """
         n, q = X.shape[0], self.n_kept
         indices, data = np.empty((n, q), np.int32), np.empty((n, q), np.float32)

@@ -1,9 +1,8 @@
 """Components that a sketch needs for an error eps, each number by a theorem.
 
-Most theorems keep what Liu et al. call projection cost (definition 2): with probability 1 - delta, for all partitions
-of the rows into k clusters at once, the sketched sum of squared distances to the means is within a factor 1 +- eps of
-the original one. Theorems give orders; constants of ours are named here, and tests hold them against all partitions of
-small matrices.
+Most theorems keep the projection cost of Liu et al. (definition 2): with probability 1 - delta, for all partitions of
+the rows into k clusters at once, the sketched sum of squared distances to the means is within 1 +- eps of the original
+one. Theorems give orders; this module sets the constants, and tests check them on all partitions of small matrices.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidParameterError
 
 SUBSPACE_CONSTANT = 4
-"""Of (k + ln(2 / delta)) / eps^2. For one direction and small eps it is the Johnson-Lindenstrauss lemma's own; with 1
-in its place, the partitions of seven rows are kept with probability 0.5 to 0.8 instead of 0.9."""
+"""Factor of (k + ln(2 / delta)) / eps^2: for one direction and small eps, the Johnson-Lindenstrauss lemma's own. With
+1, the partitions of seven rows are kept with probability 0.5 to 0.8 instead of 0.9."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Components of a sketch, and the theorem that asks for them."""
+    """Components of a sketch, and the theorem that gives them."""
 
     sketch: str  # "identity" where the theorem asks for as many components as rows have features, or more
     n_components: int
@@ -57,8 +56,8 @@ def sizing(
     delta : float
         Probability that the error is larger, in (0, 1). "svd" and "pca" never fail.
     n_rows, n_features : int, optional
-        n and d. With n, the pairs of rows give a smaller number where rows are few. With d, a bound of d components or
-        more is answered by "identity".
+        n and d. With n, the pairs of rows give a smaller number if rows are few. With d, "identity" replaces a bound of
+        d components or more.
 
     Returns
     -------
@@ -95,9 +94,9 @@ def sizing(
 def kernel_columns(*, n_rows: int, eps: float, delta: float = 0.1) -> int:
     """Rows of the kernel matrix for a sub-Gaussian, ROS or Nystroem sketch of it: Yin et al., NeurIPS 2022, theorem 1.
 
-    ``(4 ln n - 2 ln delta) / (eps - ln(1 + eps))``, with the constant 1 for Omega: with probability 1 - delta the
-    excess risk of k-means on the sketch is of the order sqrt(k / n) + eps / (1 - eps), up to logarithms, for kernels of
-    at most 1. Theorem 2 has the same order for ``init="ls++"``, plus the least risk. The authors take some sqrt(n).
+    ``(4 ln n - 2 ln delta) / (eps - ln(1 + eps))``, with constant 1 for Omega: with probability 1 - delta the excess
+    risk of k-means on the sketch is of the order sqrt(k / n) + eps / (1 - eps), up to logarithms, for kernels of at
+    most 1. Theorem 2 has the same order for ``init="ls++"``, plus the least risk. The authors take some sqrt(n).
     """
     _check(1, eps, delta, n_rows)
     return math.ceil((4 * math.log(n_rows) - 2 * math.log(delta)) / (eps - math.log1p(eps)))
@@ -106,9 +105,9 @@ def kernel_columns(*, n_rows: int, eps: float, delta: float = 0.1) -> int:
 def nystroem_columns(sketch: str, *, rank: int, eps: float, n_rows: int = 1) -> int:
     """Columns of a sketch of the kernel matrix for s Nystroem features: Wang et al., JMLR 20 (2019), section 3.1.
 
-    With the constants 1, the trace error of the features is at most 1 + eps times the least, with constant probability,
-    up to a constant factor. Table 2 has lost its formulas in the copy that these follow; they are reconstructed from
-    what is known of the sketches (Woodruff, Found. Trends Theor. Comput. Sci. 10 (2014)).
+    With constants 1: trace error at most 1 + eps times the least, up to a constant factor, with constant probability.
+    The formulas of Table 2, lost in the available copy, are reconstructed from other work on the sketches (Woodruff,
+    Found. Trends Theor. Comput. Sci. 10 (2014)).
     """
     _check(rank, eps)
     share, log = 1 / eps, math.log(rank)
@@ -124,7 +123,7 @@ def nystroem_columns(sketch: str, *, rank: int, eps: float, n_rows: int = 1) -> 
 def _check(
     n_clusters: int, eps: float, delta: float = 0.5, n_rows: int | None = None, n_features: int | None = None
 ) -> None:
-    """Refuse numbers that no theorem takes."""
+    """Refuse numbers out of the range of all theorems."""
     for name, value in (("n_clusters", n_clusters), ("n_rows", n_rows), ("n_features", n_features)):
         if value is not None and value < 1:
             raise InvalidParameterError(f"{name}={value}; needed: an integer from 1")
@@ -138,8 +137,8 @@ def _check(
 def _projection(k: int, eps: float, delta: float, n: int | None, _: int | None) -> list[_Size]:
     """Gaussian, sign and sparse projections: Cohen et al. (2015) and Makarychev et al. (2019) for all partitions.
 
-    Achlioptas (2003) gives the Johnson-Lindenstrauss lemma for all pairs of rows: a cluster's cost is a sum over its
-    pairs. The lemma's constant stands in Makarychev et al.'s formula, too.
+    Achlioptas (2003) gives the Johnson-Lindenstrauss lemma for all pairs of rows, over which a cluster's cost is a sum;
+    its constant stands in Makarychev et al.'s formula, too.
     """
     rate = eps**2 / 2 - eps**3 / 3
     found = [
@@ -164,10 +163,10 @@ def _projection(k: int, eps: float, delta: float, n: int | None, _: int | None) 
 def _countsketch(k: int, eps: float, delta: float, *_: int | None) -> list[_Size]:
     """One hashed sign a feature: Nelson and Nguyen (2013), theorem 3; for one cluster Liu et al. (2017), theorem 1.
 
-    Of k + 1 rows with fewer than 1 / eps features each, every pair of rows is a partition into k clusters. Its cost is
-    wrong where two of its features meet, and of all pairs of features, about (k + 1)^2 / (2 eps^2), one meets with
-    probability delta / 2 at m = (k^2 + k) / (eps^2 delta). So many keep every squared length of a space of k dimensions
-    within 1 +- eps. For a single cluster Liu et al.'s term with 6 is larger.
+    Each pair among k + 1 rows with fewer than 1 / eps features each is a partition into k clusters. Its cost is wrong
+    if two of its features meet; of all pairs of features, about (k + 1)^2 / (2 eps^2), one meets with probability delta
+    / 2 at m = (k^2 + k) / (eps^2 delta), which keep every squared length of a k-dimensional space within 1 +- eps. For
+    a single cluster Liu et al.'s term with 6 is larger.
     """
     theorem = "Nelson and Nguyen, FOCS 2013, theorem 3; Liu, Shen and Tsang, NIPS 2017, theorem 1"
     return [(max(6, k * k + k) / (eps**2 * delta), "max(6, k^2 + k) / (eps^2 delta)", theorem)]

@@ -1,7 +1,7 @@
 """Principal subspaces of all rows, found by streaming: sums of d x d or d x l numbers, never the rows together.
 
-`subspace_fit` picks the sums: the Gram matrix of narrow rows, exactly; for wide ones a randomized range finder. What is
-made of the subspace - directions to project on, leverage scores - is the caller's.
+`subspace_fit` picks the sums: the Gram matrix of narrow rows, exactly; for wide ones a randomized range finder.
+Callers use the subspace for projections or leverage scores.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Sums:
     double: bool = False  # whether rows of float64 were among them
 
     def widened(self, shape: tuple[int, int]) -> Sums:
-        """The same with as many features at least."""
+        """Grow the sums to at least this shape."""
         if all(old >= new for old, new in zip(self.product.shape, shape, strict=True)):
             return self
         rows, columns = (max(both) for both in zip(self.product.shape, shape, strict=True))
@@ -127,8 +127,8 @@ class RangeFit:
 
     T is a function of (seed, feature), so that d need not be known. Nystroem's approximation of A = X.T @ W @ X,
     ``Y (T.T Y)^-1 Y.T``, by a shift and a Cholesky factor, equals ``X.T P X`` with P the projection on the range of
-    X T: what the textbook's range finder learns with one more pass. O(nnz * l); 8 * d * l bytes of sums, as many again
-    for the test matrix. On 20,000 x 47,236 topics and m = 20 to 200, it leaves 1-3 % more than the best directions.
+    X T, for which the textbook's range finder needs one more pass. O(nnz * l); 8 * d * l bytes of sums, and of the test
+    matrix. On 20,000 x 47,236 topics and m = 20 to 200, it leaves 1-3 % more than the best directions.
 
     References: Tropp, Yurtsever, Udell and Cevher, "Fixed-rank approximation of a positive-semidefinite matrix from
     streaming data", NIPS 2017, algorithm 3; Halko, Martinsson and Tropp, "Finding structure with randomness", SIAM
@@ -199,11 +199,11 @@ def subspace_fit(
     seed: int,
     shift: NDArray[np.float64] | None = None,
 ) -> GramFit | RangeFit:
-    """The sums that find the leading m-dimensional subspace in one pass.
+    """Sums that find the leading m-dimensional subspace in one pass.
 
-    `n_components`: m, from 1. `make`: makes a sketch of the `Subspace`; picklable. `n_features`: d, or what is known of
-    it: it decides between the two ways, no more. `seed`: of the range finder. `shift`: float64 (d,), near the mean of
-    dense rows; the exact mean is then taken out of them.
+    `make`: makes a sketch of the `Subspace`; picklable. `n_features`: d, or a guess: it only decides between the two
+    ways. `seed`: of the range finder. `shift`: float64 (d,), near the mean of dense rows, whose exact mean is then
+    subtracted.
     """
     if n_components < 1:
         raise InvalidParameterError(f"n_components={n_components}; needed: an integer from 1")
@@ -233,12 +233,11 @@ def fit_rows(fit: SketchFit, X: Matrix, weights: NDArray[np.float64]) -> Sketch:
 
 
 def nystroem(sums: NDArray[np.float64], basis: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Eigenvectors (d, l) and eigenvalues (l,) of ``Y (T.T Y)^-1 Y.T``, largest first.
+    """Eigenvectors (d, l) and eigenvalues (l,) of ``Y (T.T Y)^-1 Y.T``, largest first. O(d * l^2).
 
-    O(d * l^2). A small multiple of T is added to Y and taken from the eigenvalues again, so that T.T Y has a Cholesky
-    factor whatever the rank; it grows where rounding asks for more.
-
-    `sums`: float64 (d, l), Y = A T for a positive semidefinite A. `basis`: float64 (d, l), T; l at most d.
+    A small multiple of T is added to Y and taken from the eigenvalues again, so that T.T Y has a Cholesky factor
+    whatever the rank; it grows if rounding needs more. `sums`: float64 (d, l), Y = A T for a positive semidefinite A.
+    `basis`: float64 (d, l), T; l at most d.
 
     References: Tropp, Yurtsever, Udell and Cevher, NIPS 2017, algorithm 3.
     """
@@ -265,7 +264,7 @@ def nystroem(sums: NDArray[np.float64], basis: NDArray[np.float64]) -> tuple[NDA
 def _subspace(
     vectors: NDArray[np.float64], values: NDArray[np.float64], mean: NDArray[np.float64] | None, sums: Sums
 ) -> Subspace:
-    """With signs that do not depend on the way the vectors were found."""
+    """Make a subspace with signs that do not depend on the way the vectors were found."""
     largest = np.abs(vectors).argmax(axis=0)
     signs = np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
     dtype = np.dtype(np.float64 if sums.double else np.float32)

@@ -232,7 +232,10 @@ class CoresetTree:
             self.insert(part, index, level)
 
     def part(self) -> Part | None:
-        """All rows so far as one part, or None; joins two nodes at a time, smallest first, so that one join is in memory."""
+        """All rows so far as one part, or None.
+
+        Nodes are joined two at a time, the last and smallest first, so that only one join is in memory beside them.
+        """
         parts = [part for _, part in sorted(self.nodes.items(), key=_first_part)]
         while len(parts) > 1:
             last = parts.pop()
