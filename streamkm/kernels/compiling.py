@@ -46,16 +46,8 @@ _BESIDE_COMPILING = ("typeof_pyval", "_compilation_chain_init_hook")
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Compile a function at its first call, without the interpreter's lock, and keep it on disk.
 
-    Parameters
-    ----------
-    function : callable
-    **options : of `numba.njit`, such as `fastmath`
-
-    Returns
-    -------
-    callable
-        A numba dispatcher. A function that another process compiles now is waited for and loaded; with
-        ``NUMBA_DISABLE_JIT=1`` the function as it is.
+    `options`: of `numba.njit`, such as `fastmath`. Returns a numba dispatcher, or the function itself with
+    ``NUMBA_DISABLE_JIT=1``. A function that another process is compiling is waited for and loaded.
     """
     if function is None:
         return partial(kernel, **options)

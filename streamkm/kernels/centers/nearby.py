@@ -10,7 +10,7 @@ from streamkm.kernels.intrinsics.products import BLOCK_ROWS, load_block, panel_s
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 
 POWER_STEPS = 3
-"""Steps of power iteration for a principal direction, on at least so many points, if there are as many:"""
+"""Steps of power iteration for a principal direction, on `DIRECTION_POINTS` points or more where a group has them."""
 DIRECTION_POINTS = 256
 
 

@@ -26,8 +26,7 @@ CLOSE = 16
 """Columns that may come close to a row's lowest score; if there are more, all are scored."""
 SIEVE_COST, FINE_COST, FULL_COST, EACH_COST = 0.6, 24.0, 0.5, 60.0
 """Cycles, about: of a comparison by bytes, of one by `FINE` numbers, of each feature of a product in float64 (1/32 in
-`nearest.nearest_dense`), and of such a product beside its features.
-"""
+`nearest.nearest_dense`), and of such a product beside its features."""
 LINE = 16
 """Floats of a cache line."""
 

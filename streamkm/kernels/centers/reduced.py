@@ -28,8 +28,7 @@ ROW_LIMITS, COLUMN_LIMITS = (63.0, 119.0, 118.0, 8.0, 0.002), (127.0, 248.0, 118
 """Limits of bytes: the largest whole number; the largest norm of a half of `WIDE`; the largest length before roundings
 (below 2^7 with them); t, about the root of coordinates in units of their rounding; and what a length may lack, in whole
 units, for the rounding of its parts. Products of halves stay below 2^15, as `sieve` needs:
-``(119 + 9) (248 + 7) < 2^15`` with roundings and lengths; see `_unit`.
-"""
+``(119 + 9) (248 + 7) < 2^15`` with roundings and lengths; see `_unit`."""
 FINE_LIMITS = (4095.0, np.inf, 4000.0, 64.0, 0.8)
 """Limits of numbers of 16 bits, whose products are added up in 32."""
 UP = 1.0 + 2.0**-22
@@ -72,7 +71,7 @@ def reduce_rows(X, coordinates, lost, wide, lengths, fine, fine_lengths, norms):
 
 @nb.njit(inline="always")
 def _rest(norm, head, lost):
-    """Bound the length of what coordinates leave out from above."""
+    """Upper bound of the length of what coordinates leave out."""
     return UP * np.sqrt(max(norm - head, 0.0) + lost * norm)
 
 

@@ -82,16 +82,11 @@ def mean_row(X, out):
 
 
 def explained(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
-    """Sum of squared norms of the clusters' means by their counts: ``sum_c |sums_c|^2 / counts_c``. O(k * m).
+    """Sum of squared norms of the clusters' means by their counts: ``sum_c |sums_c|^2 / counts_c``, float64. O(k * m).
 
     Parameters
     ----------
-    sums : float64 (k, m)
-    counts : float64 (k,); clusters of 0 add nothing
-
-    Returns
-    -------
-    float64
+    sums, counts : float64 (k, m), (k,); clusters of 0 add nothing
     """
     squares = np.empty(len(counts))
     row_products(sums, sums, squares)
@@ -99,15 +94,11 @@ def explained(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
 
 
 def crossed(sums: NDArray[np.float64], counts: NDArray[np.float64], centers: NDArray[np.float64]) -> float:
-    """Sum of what centers add to their rows' squared norms: ``sum_c counts_c |c|^2 - 2 c.sums_c``. O(k * m).
+    """Sum of what centers add to their rows' squared norms: ``sum_c counts_c |c|^2 - 2 c.sums_c``, float64. O(k * m).
 
     Parameters
     ----------
     sums, counts, centers : float64 (k, m), (k,), (k, m)
-
-    Returns
-    -------
-    float64
     """
     squares, products = np.empty(len(counts)), np.empty(len(counts))
     row_products(centers, centers, squares)
@@ -122,16 +113,12 @@ def _in_order(values: NDArray[np.float64]) -> float:
 
 @kernel
 def weighted_sum(weights, values):
-    """Sum of values, each times its weight, in a fixed order: a BLAS promises none. O(n).
+    """Sum of values, each times its weight, in a fixed order, which a BLAS does not promise; float64. O(n).
 
     Parameters
     ----------
     weights : float64 (n,) or (0,); empty: every value weighs 1
     values : float64 (n,), C-contiguous
-
-    Returns
-    -------
-    float64
     """
     if weights.shape[0]:
         return dot(weights, 0, values, 0, values.shape[0])

@@ -20,17 +20,10 @@ from numba.np.arrayobj import _empty_nd_impl, make_array
 
 
 def compiled_form(meaning: Callable[..., Any], *, prefer_literal: bool = False) -> Callable[..., Any]:
-    """Give compiled callers of a plain function an LLVM form; other callers, and ``NUMBA_DISABLE_JIT=1``, run it.
+    """Give compiled callers of a plain function, `meaning`, an LLVM form; others, and ``NUMBA_DISABLE_JIT=1``, run it.
 
-    Parameters
-    ----------
-    meaning : function; the definition of the form
-    prefer_literal : bool; whether the form is given the values of literal numbers
-
-    Returns
-    -------
-    decorator
-        Of a function as `numba.extending.intrinsic` takes it: (typing context, *types) to (signature, code generator).
+    Decorates a function as `numba.extending.intrinsic` takes it: (typing context, *types) to (signature, code
+    generator). `prefer_literal`: give the form the values of literal numbers.
     """
 
     def register(definition):
@@ -43,17 +36,7 @@ def compiled_form(meaning: Callable[..., Any], *, prefer_literal: bool = False) 
 
 
 def unfilled(shape, dtype):
-    """Allocate a C-contiguous array without filling it.
-
-    Parameters
-    ----------
-    shape : int64 or tuple of int64
-    dtype : dtype; as `np.float64`, or that of an array
-
-    Returns
-    -------
-    ndarray
-    """
+    """Allocate a C-contiguous array of a shape and dtype (`np.float64`, or that of an array) without filling it."""
     return np.empty(shape, dtype)
 
 
@@ -75,13 +58,7 @@ LINE_BYTES = 64
 
 
 def prefetch(array, position):
-    """Ask for the cache line of an entry, to be read soon; any position is safe.
-
-    Parameters
-    ----------
-    array : ndarray (n,), C-contiguous
-    position : int64
-    """
+    """Ask for the cache line of an entry, to be read soon, of a C-contiguous array (n,); any int64 position is safe."""
 
 
 def prefetched(builder, entry):
@@ -154,14 +131,8 @@ def arrays_of(context, builder, signature, args, places: Sequence[int]):
 def carry(builder, bounds, step, begun, body):
     """Write a loop of at least one turn that carries values in registers; return them as they are behind it.
 
-    Parameters
-    ----------
-    builder : IRBuilder
-    bounds : (int64 value, int64 value); first place, and where to stop
-    step : int
-    begun : list of values; carried into the first turn
-    body : callable
-        Of a place and what is carried there: writes a turn without blocks of its own, and gives what is carried on.
+    `bounds`: int64 values, first place and stop. `begun`: values carried into the first turn. `body`: maps a place and
+    the carried values to the next ones; writes a turn without blocks of its own.
     """
     before, function = builder.block, builder.function
     loop, end = function.append_basic_block("loop"), function.append_basic_block("end")
@@ -179,16 +150,7 @@ def carry(builder, bounds, step, begun, body):
 
 
 def vector_lanes(table):
-    """Numbers of a table's dtype in a vector register, as a constant of the compiled code.
-
-    Parameters
-    ----------
-    table : float32 or float64 ndarray
-
-    Returns
-    -------
-    int64
-    """
+    """Numbers (int64) of a float table's dtype in a vector register, as a constant of the compiled code."""
     return LINE_BYTES // table.itemsize
 
 

@@ -20,18 +20,10 @@ _ONE = np.uint64(1)
 
 @kernel(inline="always")
 def mix(seed, counter):
-    """Mix a counter with a seed into 64 well-distributed bits.
+    """Mix a counter with a seed (uint64 both) into 64 well-distributed bits (uint64).
 
     Output `counter` of the splitmix64 generator that starts at `seed` (Steele, Lea and Flood, "Fast splittable
     pseudorandom number generators", OOPSLA 2014, figure 17), counted from 0.
-
-    Parameters
-    ----------
-    seed, counter : uint64
-
-    Returns
-    -------
-    uint64
     """
     z = seed + (counter + _ONE) * _GAMMA
     z = (z ^ (z >> _S30)) * _MIX_1
@@ -41,32 +33,18 @@ def mix(seed, counter):
 
 @kernel
 def stream_seed(seed, stream):
-    """Seed of a further stream of hashes: stream 0 is the seed's own.
+    """Seed (uint64) of a further stream of hashes of a seed; stream 0 is the seed's own.
 
-    Features are below 2^63, so the counters from 2^64 - 1 downward are free for streams.
-
-    Parameters
-    ----------
-    seed, stream : uint64
-
-    Returns
-    -------
-    uint64
+    Features are below 2^63, so the counters from 2^64 - 1 downward are free for streams (uint64).
     """
     return seed if stream == 0 else mix(seed, ~stream)
 
 
 @kernel(inline="always")
 def bucket_of(bits, n_components):
-    """Bucket in [0, n_components) from the upper 32 of 64 mixed bits (multiply-shift; bias below n_components / 2^32).
+    """Bucket (uint64) below `n_components`, itself below 2^32, from the upper 32 of 64 mixed bits (uint64).
 
-    Parameters
-    ----------
-    bits, n_components : uint64; n_components below 2^32
-
-    Returns
-    -------
-    uint64
+    By multiply-shift; the bias is below n_components / 2^32.
     """
     return ((bits >> _S32) * n_components) >> _S32
 

@@ -17,8 +17,7 @@ from streamkm.kernels.intrinsics.forms import arrays_of, compiled_form, prefetch
 VECTOR_BYTES = 64
 AHEAD = 24
 """Prefetch distance in entries: rows of a large table are in no near cache, and the processor looks some 20 entries
-ahead by itself (7.1 to 4.4 ns an entry and 64 columns of 12 MB).
-"""
+ahead by itself (7.1 to 4.4 ns an entry and 64 columns of 12 MB)."""
 FUSED = ("contract",)  # multiply and add with one rounding where the processor can
 LANES = 16
 """Columns of a table are padded to a multiple of it: whole vectors of float32, twice as many of float64."""

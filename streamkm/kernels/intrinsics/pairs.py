@@ -25,17 +25,9 @@ CHAINS = 8
 
 
 def rough_product(a, first, b, other, n):
-    """Sum of products, ``a[first:][:n] @ b[other:][:n]``, in float32 and in no fixed order: for bounds and guesses.
+    """Sum of products of float32 numbers, ``a[first:][:n] @ b[other:][:n]``, as a float32; n a literal multiple of 16.
 
-    Parameters
-    ----------
-    a, b : float32 ndarray, C-contiguous; entries are counted through all dimensions
-    first, other : int64
-    n : int, a literal; a multiple of 16
-
-    Returns
-    -------
-    float32
+    In no fixed order: for bounds and guesses. Other arguments are as of `short_product`.
     """
     return a.reshape(-1)[first : first + n] @ b.reshape(-1)[other : other + n]
 
@@ -64,17 +56,9 @@ def _rough_product(typing, a, first, b, other, n):
 
 
 def short_product(a, first, b, other, n):
-    """Sum of products of numbers of 16 bits, ``a[first:][:n] @ b[other:][:n]``, in 32 bits.
+    """Sum of products of int16 numbers, ``a[first:][:n] @ b[other:][:n]``, as an int32; n a literal power of two.
 
-    Parameters
-    ----------
-    a, b : int16 ndarray, C-contiguous; entries are counted through all dimensions
-    first, other : int64
-    n : int, a literal; a power of two
-
-    Returns
-    -------
-    int32
+    `a`, `b`: C-contiguous, their entries counted through all dimensions. `first`, `other`: int64.
     """
     x, y = a.reshape(-1)[first : first + n], b.reshape(-1)[other : other + n]
     return np.int32(x.astype(np.int32) @ y.astype(np.int32))

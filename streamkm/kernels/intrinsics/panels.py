@@ -20,17 +20,11 @@ BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """A matrix laid out for products with rows.
+    """A matrix (m, c) laid out for products with rows."""
 
-    Attributes
-    ----------
-    table : float32 or float64 (m * p,); see `products`; p is the number of columns, padded to whole vectors
-    n_features, n_columns : int; shape of the matrix, m and c
-    """
-
-    table: Any
-    n_features: int
-    n_columns: int
+    table: Any  # float32 or float64 (m * p,), see `products`; p is c padded to whole vectors
+    n_features: int  # m
+    n_columns: int  # c
 
     @classmethod
     def of(cls, matrix: Any) -> Panels:

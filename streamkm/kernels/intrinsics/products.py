@@ -41,8 +41,7 @@ COPIED_ROWS = 4 * BLOCK_ROWS
 """Rows of another layout copied at a time."""
 DEPTH = 128
 """Features of one chain: its part of a panel fits the nearest cache, and rounding grows with the sum of this and the
-number of chains, not with their product.
-"""
+number of chains, not with their product."""
 WIDE = 2048
 """Features of a block copied at a time, a multiple of `DEPTH`: bounds memory for wide rows."""
 NARROW_BYTES = 32
@@ -245,17 +244,8 @@ def load_block(X, first, n_rows, feature, n_features, shift, scale, out):
 def block_room(table: Any, n_features: int, n_columns: int) -> tuple[Any, Any]:
     """Room for the copy of a block of rows, and for its products with panels.
 
-    Rows of up to `WIDE` features meet one panel after the other; wider ones meet all panels a piece at a time.
-
-    Parameters
-    ----------
-    table : float32 or float64 ndarray
-    n_features, n_columns : int
-
-    Returns
-    -------
-    block : dtype of the table (BLOCK_ROWS, at most WIDE)
-    totals : same dtype (panels, BLOCK_ROWS, columns)
+    Returns `block` (BLOCK_ROWS, at most WIDE) and `totals` (panels, BLOCK_ROWS, columns), of the table's dtype. Rows of
+    up to `WIDE` features meet one panel after the other; wider ones meet all panels a piece at a time.
     """
     full, widest = PANEL_BYTES // table.itemsize, WIDEST_BYTES // table.itemsize
     n_panels = -(-n_columns // full) if n_features > WIDE else 1
@@ -288,13 +278,7 @@ def multiply_wide(X, first, n_rows, shift, scale, table, n_padded, n_columns, bl
 
 @kernel
 def multiply_narrow(X, shift, table, n_columns, add, block, totals, out):
-    """Multiply as `multiply` does, rows of up to `WIDE` features.
-
-    Parameters
-    ----------
-    X, shift, table, n_columns, add, out : as of `multiply`
-    block, totals : as `block_room` gives them; written
-    """
+    """Multiply as `multiply` does, rows of up to `WIDE` features; `block`, `totals`: scratch of `block_room`."""
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
         load_block(X, first, n_rows, 0, X.shape[1], shift, 1.0, block)
@@ -303,7 +287,7 @@ def multiply_narrow(X, shift, table, n_columns, add, block, totals, out):
 
 @kernel
 def multiply_ready(X, shift, table, n_columns, add, block, totals, out):
-    """Multiply as `multiply_narrow` does, in place: C-contiguous rows of the table's dtype without a shift."""
+    """Multiply as `multiply_narrow` does, without copies: C-contiguous rows of the table's dtype and no shift."""
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
         rows, start = X, first

@@ -52,16 +52,9 @@ def chi_squared_distance(a, first, b, other, n):
 
 @kernel
 def squared_norm_pair(a, first, n):
-    """Sum of squares, ``a[first:][:n] @ a[first:][:n]``, as a float64 and what it lacks: exact to some 100 bits.
+    """Sum of squares, ``a[first:][:n] @ a[first:][:n]``, of float64 numbers, as a float64 and its rounding error.
 
-    Parameters
-    ----------
-    a : float64 ndarray, C-contiguous
-    first, n : int64
-
-    Returns
-    -------
-    high, low : float64
+    Exact to some 100 bits. `a` is C-contiguous, its entries counted through all dimensions; `first`, `n`: int64.
     """
     values = a.reshape(-1)
     high, low = 0.0, 0.0

@@ -142,20 +142,12 @@ def _mark_columns(typing, X, first, n_rows, table, place, units, bias, column, r
 
 
 class ByteSums(NamedTuple):
-    """How products of vectors of bytes are added up.
+    """Additions of products of vectors of bytes."""
 
-    Attributes
-    ----------
-    kind : VectorType; of sums
-    head : int; which of the `HEADS` they begin with
-    add : callable; adds products of nonnegative and signed bytes to sums
-    end : callable; turns sums into whole products, in 32 bits
-    """
-
-    kind: ir.VectorType
-    head: int
-    add: Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
-    end: Callable[[ir.Value], ir.Value]
+    kind: ir.VectorType  # of sums
+    head: int  # which of the `HEADS` they begin with
+    add: Callable[[ir.Value, ir.Value, ir.Value], ir.Value]  # of sums, nonnegative bytes and signed ones: new sums
+    end: Callable[[ir.Value], ir.Value]  # from sums to whole products, in 32 bits
 
 
 def byte_sums(builder, n_bytes, features):
@@ -215,16 +207,7 @@ def joined_halves(builder, n_bytes, features):
 
 
 def count_bits(word):
-    """Count the bits of a word that are 1.
-
-    Parameters
-    ----------
-    word : uint64
-
-    Returns
-    -------
-    int64
-    """
+    """Count (int64) the bits of a uint64 that are 1."""
     return int(word).bit_count()
 
 

@@ -103,19 +103,12 @@ def _nearer(indices, data, start, stop, away):
 
 @kernel(fastmath=FUSED)
 def split_dense(X, weights, rows, seeds, n_steps, halves):
-    """Split the rows of one cluster in two by `n_steps` of 2-means.
+    """Split the dense rows of one cluster as `split_csr` does its CSR rows; returns the same gain.
 
     Parameters
     ----------
     X : float32 or float64 (n, m), C-contiguous
-    weights : float64 (n,) or (0,)
-    rows, seeds : int64 (r,), (2,)
-    n_steps : int
-    halves : float64 (2, m); written: means of the two halves
-
-    Returns
-    -------
-    gain : float64; as of `split_csr`
+    weights, rows, seeds, n_steps, halves : as of `split_csr`; halves are written
     """
     n_components = halves.shape[1]
     direction = unfilled(n_components, X.dtype)

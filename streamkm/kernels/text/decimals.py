@@ -131,21 +131,10 @@ def _digit_run(word):
 
 @inner_kernel
 def _read_digits(buf, at, significand, n_digits):
-    """Append a run of digits to a significand of at most 19 significant digits.
+    """Append a run of digits at byte `at` to a significand (uint64) that holds `n_digits`, at most 19.
 
-    Parameters
-    ----------
-    buf : uint8 ndarray
-    at : int64; first character of the run
-    significand : uint64
-    n_digits : int64; significant digits that `significand` holds: 0 to 19
-
-    Returns
-    -------
-    at : int64; behind the run
-    significand, n_digits; with the run appended as far as it fits
-    dropped : int64; digits that did not fit
-    inexact : bool; whether one of the dropped digits is not zero
+    Returns the position behind the run, significand and n_digits with the digits that fit, the number of dropped
+    digits, and whether one of these is not zero.
     """
     dropped, inexact = 0, False
     while True:

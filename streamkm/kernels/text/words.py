@@ -36,32 +36,15 @@ def text_of(buf):
 
 
 def load_word(buf, at):
-    """Eight bytes as one integer, the first byte lowest.
-
-    Parameters
-    ----------
-    buf : uint8 ndarray, C-contiguous
-    at : int64; position of the first byte; bytes ``at`` to ``at + 7`` are read
-
-    Returns
-    -------
-    uint64
-    """
+    """Load eight bytes, ``at`` to ``at + 7``, of a uint8 array as one uint64, the first byte lowest."""
     return np.uint64(int.from_bytes(bytes(buf[at : at + 8]), "little"))
 
 
 def bytes_outside(buf, at, low, span):
-    """Mark the bytes of a window that are not in ``low .. low + span``.
+    """Mark the bytes of a window that are not in ``low .. low + span`` (int64), as bits of a uint64.
 
-    Parameters
-    ----------
-    buf : uint8 ndarray, C-contiguous
-    at : int64; start of the window; `WINDOW` bytes are read
-    low, span : int64; bounds of the class, as bytes
-
-    Returns
-    -------
-    uint64; bit i is set where byte ``at + i`` is outside; only the lowest `WINDOW` bits are used
+    Bit i is set if byte ``at + i`` of the uint8 array is outside; `WINDOW` bytes are read, and as many lowest bits
+    used.
     """
     return np.uint64(sum(1 << i for i, c in enumerate(buf[at : at + WINDOW].tolist()) if not low <= c <= low + span))
 
@@ -134,18 +117,9 @@ _count_bits(leading_zeros, "ctlz")
 
 @inner_kernel
 def first_digits(word, n_digits):
-    """Value of the first `n_digits` characters of a word, all of them decimal digits.
+    """Value (uint64) of the first `n_digits` characters, 1 to 8, all decimal digits, of a word as from `load_word`.
 
     Pairs, fours and eights of digits are joined by three multiplications, after the other characters are shifted out.
-
-    Parameters
-    ----------
-    word : uint64; as from `load_word`
-    n_digits : int64; 1 to 8
-
-    Returns
-    -------
-    uint64
     """
     digits = (word << (_64 - (np.uint64(n_digits) << np.uint64(3)))) & _LOW_NIBBLES
     pairs = ((digits * _TENS) >> _8) & _EVEN_BYTES
@@ -155,12 +129,7 @@ def first_digits(word, n_digits):
 
 @inner_kernel
 def multiply_wide(a, b):
-    """Full product of two uint64.
-
-    Returns
-    -------
-    high, low : uint64; the product is ``high * 2**64 + low``
-    """
+    """Multiply two uint64 in full: (high, low), uint64, with the product ``high * 2**64 + low``."""
     a_high, a_low, b_high, b_low = a >> _32, a & _LOW_HALF, b >> _32, b & _LOW_HALF
     low_low, low_high, high_low = a_low * b_low, a_low * b_high, a_high * b_low
     middle = (low_low >> _32) + (low_high & _LOW_HALF) + (high_low & _LOW_HALF)
