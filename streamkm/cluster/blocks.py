@@ -26,8 +26,7 @@ from streamkm.kernels.cluster.totals import weighted_sum
 
 MOST_LABEL_STEPS = 8
 """Steps in a row that begin with labels held by workers. Dask keeps the calls of all of them and their centers, to make
-labels again if a worker is lost.
-"""
+labels again if a worker is lost."""
 
 BLOCK_PLACES = 40
 """Bits of a row's number in a block that a worker may hold, where the rows before it are not counted."""

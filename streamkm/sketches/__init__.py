@@ -42,7 +42,7 @@ SKETCHES: dict[str, type[Any]] = {
 
 
 def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]], *, made: bool = True) -> Sketch:
-    """Make a sketch from the results of its `to_dict` and `arrays`; unless `made`, it may lack its seed.
+    """Make a sketch from its `to_dict` and `arrays`; unless `made`, it may lack its seed.
 
     Raises ModelFileError: if the kind is unknown, or values are missing or wrong.
     """

@@ -1,7 +1,7 @@
 """The contract of sketches: maps R^d -> R^m that are applied row by row.
 
-A sketch is a small immutable value: its effect on feature j depends on (seed, j) alone. Row i of the result depends on
-row i of the input alone, so chunks can be sketched in any order, on any machine.
+A sketch is a small immutable value: its effect on feature j depends on (seed, j) alone, and row i of the result on row
+i of the input alone, so chunks can be sketched in any order, on any machine.
 """
 
 from __future__ import annotations

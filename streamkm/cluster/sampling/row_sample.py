@@ -85,7 +85,7 @@ class SampleRule:
 
 
 def _limit_of(weights: NDArray[np.float64], wanted: float, times: NDArray[np.float64] | None = None) -> float:
-    """The t with ``sum(times * (1 - exp(-w t))) = wanted``, infinite for at most so many weights; `times`: 1 by default."""
+    """The t with ``sum(times * (1 - exp(-w t))) = wanted``, infinite for no more weights; `times`: 1 by default."""
     times = np.ones(len(weights)) if times is None else times
     if len(weights) <= wanted:
         return np.inf
