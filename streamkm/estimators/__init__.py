@@ -1,7 +1,4 @@
-"""The scikit-learn estimators: parameters come in, fitted attributes go out; `validation` checks what users pass.
-
-Fits, planning and passes do the work. Nothing here reads files, moves rows or prints.
-"""
+"""The scikit-learn estimators: parameters come in, fitted attributes go out; nothing here reads files or prints."""
 
 from __future__ import annotations
 

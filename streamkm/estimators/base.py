@@ -1,7 +1,4 @@
-"""What all estimators offer: fitted clusters label rows, measure distances, and are saved.
-
-Each method checks what it is given and calls the module that does the work.
-"""
+"""Methods that all estimators share: checks of their arguments, and calls of the modules that do the work."""
 
 from __future__ import annotations
 
@@ -73,54 +70,48 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         Parameters
         ----------
         X : as for `fit`, with the same features
-            May be an iterator that can be walked once only. After a fit of a table, a table: the columns of the fit are
-            taken by name, in any order, beside others, with the categories of the fit. After a fit of a frame without
-            options, a frame of the same columns in the same order, as scikit-learn has it. Documents are weighted by
-            the frequencies of the fit, whatever `open_documents` counted.
+            Iterators may be walked once only. Tables are read as that of the fit: its columns by name, in any order,
+            beside others, with its categories. After a fit of a frame without options, a frame of the same columns in
+            the same order, as scikit-learn has it. Documents are weighted by the frequencies of the fit alone.
 
         Returns
         -------
         labels : int32 (n,)
-            -1 for invalid rows, where they are skipped. For a Dask array or data frame, and what is over one, a Dask
-            array in blocks of the same rows, computed when asked for.
+            -1 for invalid rows, where they are skipped. For data of Dask, a lazy Dask array in blocks of the same rows.
         """
         return row_values(self, X, "predict", nearest_labels, np.empty(0, np.int32))
 
     def predict_to(self, X: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> Any:
-        """Find the cluster of each row and write what was found to a file; one pass.
+        """Find the cluster of each row and write it to a file; one pass.
 
         Parameters
         ----------
         X : as for `predict`
         path : path
             NAME.zarr: an array of labels, which the workers of a Dask cluster write; all of them must see the path.
-            NAME.csv or NAME.parquet: a table with a line for each row, in order: its number, or its id where the data
-            have an id column; ``label``, ``distance`` to the center, ``second_label`` and ``second_distance`` of the
-            second nearest center. Rows that are skipped have the label -1 and no numbers. NAME.parquet/, text with the
-            slash: a folder of such tables, ``part-00000.parquet`` and so on, of a million rows or more each, which
-            engines read as one table.
+            NAME.csv or NAME.parquet: a table with a line for each row, in order: its number, or its id if the data have
+            an id column; ``label``, ``distance`` to the center, ``second_label`` and ``second_distance`` of the second
+            nearest center. Skipped rows have the label -1 and no numbers. NAME.parquet/, with the slash: a folder of
+            such tables, ``part-00000.parquet`` and so on, of a million rows or more each.
         overwrite : bool
-            Replace a file that is there, whatever it is; of directories only those of such labels.
+            Replace any file that is there; of directories only those of such labels.
 
         Returns
         -------
         zarr.Array (n,), int32, or Written
-            As `predict`, ``[:]`` gathers it; of a table how many rows it has, and how many of them were skipped.
+            As `predict`, ``[:]`` gathers it; for a table the number of its rows, and of skipped ones.
 
         Raises
         ------
-        OutputError
-            It exists, cannot be written, or has another suffix.
-        SourceNotFoundError
-            A worker does not see the directory of an array; nothing was read.
-        MissingDependencyError
-            Parquet without pyarrow.
+        OutputError, SourceNotFoundError, MissingDependencyError
+            It exists, cannot be written, or has another suffix; a worker does not see the directory of an array, and
+            nothing was read; Parquet without pyarrow.
 
         Notes
         -----
-        On a Dask cluster, arrays: this process receives counts of rows only; workers hold 4 bytes a row until all rows
-        are read. Tables: this process receives 32 bytes a row, a few chunks at a time, and writes them. Measuring the
-        second nearest center takes as long again as finding the nearest.
+        On a Dask cluster, this process receives counts of rows for an array, and workers hold 4 bytes a row until all
+        rows are read. For a table it receives 32 bytes a row, a few chunks at a time. Measuring second centers doubles
+        the time.
         """
         check_is_fitted(self, "model_")
         place, table = label_places(path, overwrite=overwrite)
@@ -131,7 +122,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         return open_labels(place)
 
     def with_labels(self, X: Any, column: str = "cluster", *, overwrite: bool = False) -> Any:
-        """Find the cluster of each row and put the labels beside the rows; one pass.
+        """Give a new frame of the rows with a column of their clusters, lazy for Dask's frames; one pass.
 
         Parameters
         ----------
@@ -140,11 +131,6 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         column : str, default="cluster"
         overwrite : bool
             Whether a column of this name may be replaced.
-
-        Returns
-        -------
-        frame
-            A new frame with the column, lazy for Dask's: labels are found when it is computed.
 
         Raises
         ------
@@ -168,20 +154,14 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     def transform(self, X: Any) -> NDArray[Any]:
         """Distances of the rows to all centers, in the space of the assignment; one pass.
 
-        Returns
-        -------
-        ndarray (n, k)
-            float64 for float64 input, else float32. NaN for invalid rows, where they are skipped.
+        Returns an ndarray (n, k), float64 for float64 input, else float32; NaN for skipped rows.
         """
         check_is_fitted(self, "model_")
         n_clusters = self._n_features_out
         return row_values(self, X, "transform", distances, np.empty((0, n_clusters)), n_clusters)
 
     def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
-        """Give minus the weighted sum of squared distances to the nearest centers; one pass.
-
-        Invalid rows count nothing, where they are skipped.
-        """
+        """Give minus the weighted sum of squared distances to the nearest centers, without skipped rows; one pass."""
         check_is_fitted(self, "model_")
         d2 = Labelling(self, open_rows(self, X, reset=False)).gathered("score", nearest_d2, np.empty(0))
         weights = check_weights(sample_weight)
@@ -190,30 +170,26 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         return -float(weights.each @ d2 if len(weights.each) else weights.factor * d2.sum())
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the model to one file, without pickle: what `load` gives back. Labels are not kept.
+        """Write the model, and an `IncrementalKMeans`'s stream, to one file that `load` reads; no pickle, no labels.
 
-        The file of an `IncrementalKMeans` holds the stream as well: its coreset, of `stream_.n_bytes`.
-
-        `path`: written under this very name. `overwrite`: replace a file that is there, whatever it is, by the complete
-        new one. Raises DiskFullError, OutputError: it exists, or cannot be written; the old file is as it was.
+        `path` is the exact name. With `overwrite`, the complete new file replaces any old one. Raises DiskFullError,
+        OutputError if it exists or cannot be written; the old file is as it was.
         """
         check_is_fitted(self, "model_")
         save_model(self, path, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote: an estimator that can predict, transform and score; a stream goes on.
+        """Read a saved estimator that can predict, transform and score, and go on with a stream.
 
-        It has the names of the features, and refuses others as the fitted one does; `counts_`, `inertia_`,
-        `n_samples_`, `n_iter_`, `converged_`, `distortion_`, `n_passes_`, `seed_`, `tfidf_` and `fitted_on_`, as far as
-        the file has them. `random_state` is `seed_`, so that `fit` repeats the fit.
-
-        Raises ModelFileError if the file is no saved model, or damaged.
+        It checks the features' names like the fitted one, and has `counts_`, `inertia_`, `n_samples_`, `n_iter_`,
+        `converged_`, `distortion_`, `n_passes_`, `seed_`, `tfidf_` and `fitted_on_`, as far as the file has them.
+        `random_state` is `seed_`, so that `fit` repeats the fit. Raises ModelFileError for damaged or other files.
         """
         return load_model(cls, path)
 
     def __getstate__(self) -> Any:
-        """All but the rows of a last call; with labels gathered: workers keep them for this process alone."""
+        """The state without the rows of the last call, with gathered labels: workers serve this process alone."""
         if self._held_labels is not None:
             _ = self.labels_
         state: Any = super().__getstate__()

@@ -1,7 +1,4 @@
-"""What a fitted estimator of clusters tells and shows of its clusters: a summary, figures, a report.
-
-Everything was gathered by the fit; rows are read only for the typical ones that a summary shows.
-"""
+"""Summaries, figures, reports and SQL of a fitted estimator; only typical rows are read for them, if asked for."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ _LABELS = "kmeans.labels_            # of these rows\n"
 
 
 def feature_namer(estimator: Any) -> Callable[[int], str]:
-    """A function that gives the word or the name of a feature, or x and its number."""
+    """A function from the number of a feature to its word or name, else to x and the number."""
     words, names = getattr(estimator, "feature_words_", None), getattr(estimator, "feature_names_in_", None)
     first = ((vars(estimator).get("fitted_on_") or {}).get("made_with") or {}).get("first_index", 0)
 
@@ -58,7 +55,7 @@ def feature_namer(estimator: Any) -> Callable[[int], str]:
 
 
 def in_units(preparation: Preparation | None, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Prepared values in the units of the data, where these can be told from them; else as they are."""
+    """Prepared values in the units of the data, if the preparation has an inverse; else unchanged."""
     return preparation.undone(values) if preparation is not None and preparation.is_invertible else values
 
 
@@ -69,18 +66,14 @@ class DescribedKMeans(BaseKMeans):
 
     @property
     def missing_(self) -> Missing | None:
-        """How many values were missing in the rows of the fit, for ``invalid="mean"``; None for others."""
+        """Missing values of the rows of the fit, for ``invalid="mean"``; None for others."""
         fill = None if self.preparation_ is None else self.preparation_.fill
         return None if fill is None else Missing.of(fill.missing, feature_namer(self))
 
     def original_centers(self) -> NDArray[np.float64]:
-        """Give `cluster_centers_` in the units of the data: the inverse of the steps of `preprocess`.
+        """Give `cluster_centers_` in the units of the data, as float64 ndarray (k, d), by the inverse of `preprocess`.
 
         The inverse of "log1p" gives geometric means of 1 + x, less 1, which are below the means.
-
-        Returns
-        -------
-        float64 ndarray (k, d)
 
         Raises
         ------
@@ -113,10 +106,9 @@ class DescribedKMeans(BaseKMeans):
         table : str
             Its name; dots stand between schema and table.
         columns : list of str, optional
-            Names of the columns in the table, one for each column of the fit, in its order. By default those of the
-            fit.
+            Names in the table of the columns of the fit, in its order; by default the same.
         id_column : str, optional
-            The column that is put beside the labels; by default that of the fit, else all columns that are read.
+            The column beside the labels; by default that of the fit, else all columns that are read.
 
         Returns
         -------
@@ -126,16 +118,14 @@ class DescribedKMeans(BaseKMeans):
 
         Raises
         ------
-        InvalidInputError
-            For rows that are assigned in a sketch, hashed features, dates, columns of vectors, and a statement above a
-            million characters.
-        InvalidParameterError
-            For another dialect, and columns that are not those of the fit in number.
+        InvalidInputError, InvalidParameterError
+            For rows assigned in a sketch, hashed features, dates, columns of vectors, more than a million characters,
+            another dialect, and another number of columns than those of the fit.
 
         Notes
         -----
-        The statement computes in float64. Rows that lie on a border between two clusters, to the rounding of their
-        type, may get the other label. Exact ties go to the lower number.
+        The statement computes in float64. Rows on a border between two clusters, to the rounding of their type, may get
+        the other label. Exact ties go to the lower number.
         """
         check_is_fitted(self, "model_")
         return label_query(self, dialect, table, columns, id_column)
@@ -144,19 +134,19 @@ class DescribedKMeans(BaseKMeans):
         """Say what is in each cluster: sizes, distances, the nearest other one, and the features that set it apart.
 
         Sizes, means and distances are exact, of all rows, gathered in the last pass; nothing is read for them. A loaded
-        model says the same, with its centers in place of the means, except for spherical ones, which keep their means.
-        Of kernel k-means, distances are those of the kernel's features, and none of these is told.
+        model has its centers in place of the means, except for spherical ones, which keep their means. For kernel
+        k-means, distances are those of the kernel's features, which are not told themselves.
 
         Parameters
         ----------
         n_traits : int, optional
             Features for each cluster: those whose mean in it lies farthest from that of all rows, in standard
-            deviations (for sparse rows in `metrics.clusters.steadied` ones). By default 3; 8 where words are known that
-            are behind the features, and name the clusters then. Means are told in the units of the data, as by
-            `original_centers`, if all steps have an inverse; distances are always those of prepared rows.
+            deviations (for sparse rows in `metrics.clusters.steadied` ones). By default 3; 8 where known words name the
+            features, and then the clusters. Means are in the units of the data, as by `original_centers`, if all steps
+            have an inverse; distances are always those of prepared rows.
         rows : as for `fit`, optional
-            The data that were fitted, which are read once more, for the typical and outlying rows as they stand there:
-            their ids where there is an id column, the first words of documents, the values of other rows.
+            The fitted data, read once more to show typical and outlying rows: their ids if there is an id column, the
+            first words of documents, the values of other rows.
 
         Returns
         -------
@@ -165,9 +155,8 @@ class DescribedKMeans(BaseKMeans):
 
         Raises
         ------
-        NotFittedError
-        InvalidInputError
-            Where clusters have no features of their own: of rows assigned in the sketch, and of streams.
+        NotFittedError, InvalidInputError
+            Before `fit`; if clusters have no features of their own: of rows assigned in the sketch, and of streams.
         """
         check_is_fitted(self, "model_")
         words, deviations = getattr(self, "feature_words_", None), getattr(self, "feature_deviations_", None)
@@ -212,8 +201,8 @@ class DescribedKMeans(BaseKMeans):
     def plot(self) -> Any:
         """Draw a map of the clusters and their sizes. Needs matplotlib.
 
-        On the map, rows of the sample that lie side by side are alike. The clusters' means are shown where they are
-        more than 90, and of streams and loaded models, which have no sample of rows.
+        Sampled rows that lie side by side on the map are alike. It shows the means of more than 90 clusters, and those
+        of streams and loaded models, which have no sample of rows.
 
         Returns
         -------
@@ -222,9 +211,8 @@ class DescribedKMeans(BaseKMeans):
 
         Raises
         ------
-        NotFittedError
-        MissingDependencyError
-            Without matplotlib.
+        NotFittedError, MissingDependencyError
+            Before `fit`; without matplotlib.
         """
         check_is_fitted(self, ["model_", "counts_"])
         check_matplotlib()
@@ -238,22 +226,21 @@ class DescribedKMeans(BaseKMeans):
     ) -> None:
         """Write a report, one HTML file that needs no other: what was found, how good it is, and what is in clusters.
 
-        Figures need matplotlib. Of streams and loaded models, what they know is told.
+        Figures need matplotlib. Streams and loaded models report what they know.
 
         Parameters
         ----------
         path : path
             A report that is there is replaced by the complete new one, nothing else is.
         rows : as for `fit`, optional
-            The data that were fitted, which are read once more for the typical rows: their ids, and pictures of them.
+            The fitted data, read once more for the ids and pictures of typical rows.
         image_shape : (height, width) or (height, width, 3), optional
             For rows of pixels: each cluster's center is shown as a picture, and so are typical and far `rows`.
 
         Raises
         ------
-        NotFittedError
-        InvalidParameterError
-            An `image_shape` that rows do not have.
+        NotFittedError, InvalidParameterError
+            Before `fit`; for an `image_shape` that rows do not have.
         DiskFullError, OutputError
             Something else is there, or it cannot be written; what was there is as it was.
         """
@@ -268,7 +255,7 @@ class DescribedKMeans(BaseKMeans):
         write_page(path, report_page(facts, self._places(), steps))
 
     def _places(self) -> ClusterMap:
-        """Places of sampled rows; of the centers where there are none."""
+        """The map of sampled rows, or of the centers if there are none."""
         if "sketch_sample_" in vars(self):
             return cluster_map(self.sketch_sample_, self.sample_labels_, self.counts_)
         centers = current_model(self).centers

@@ -1,7 +1,4 @@
-"""What a fitted estimator has to tell, as values: model files that `load` reads, summaries, and what reports say.
-
-How these values look is not decided here.
-"""
+"""Facts of a fitted estimator as values: model files that `load` reads, summaries, and the content of reports."""
 
 from __future__ import annotations
 
@@ -39,10 +36,7 @@ ESTIMATORS = ("StreamKMeans", "StreamKernelKMeans", "IncrementalKMeans")  # what
 
 
 def load_estimator(path: str | os.PathLike[str]) -> Any:
-    """Read what any estimator saved; see `StreamKMeans.load`.
-
-    Raises ModelFileError if the file is no saved model, damaged, or of an estimator that this release does not have.
-    """
+    """Read what any estimator saved; ModelFileError for damaged or other files, and for unknown estimators."""
     name = FitInfo.load(path).estimator
     if name not in ESTIMATORS:
         known = ", ".join(ESTIMATORS)
@@ -106,7 +100,7 @@ def load_model(made: type[Loaded], path: str | os.PathLike[str]) -> Loaded:
 
 
 def _restore_stream(estimator: Any, path: str | os.PathLike[str], arrays: dict[str, Any], header: Any) -> None:
-    """Go on with the stream of a file, where it stopped."""
+    """Continue the stream of a file where it stopped."""
     if not hasattr(estimator, "partial_fit"):
         raise ModelFileError(f"{os.fspath(path)} keeps a stream, and {type(estimator).__name__} has none")
     try:
@@ -121,7 +115,7 @@ def _restore_stream(estimator: Any, path: str | os.PathLike[str], arrays: dict[s
 
 
 def _read_options(name: str, given: Any, made: Sketch) -> Any:
-    """A parameter of what a file keeps of it, options in full; a sketch that was given with its seed is the model's."""
+    """A parameter from its value in a file, options in full; a sketch that was given with its seed is the model's."""
     if name == "n_clusters" and isinstance(given, list):
         return tuple(given)
     if name not in OPTIONS or not isinstance(given, dict):
@@ -140,13 +134,13 @@ MOST_DESCRIBED = 5000  # clusters: comparing all of them takes time by their squ
 
 
 def cluster_summary(estimator: Any) -> ClusterSummary | None:
-    """What is in each cluster; None where it is not known, and of very many clusters."""
+    """Summary of the clusters; None if they are unknown or very many."""
     described = getattr(estimator, "feature_deviations_", None) is not None or hasattr(estimator, "kernel")
     return estimator.summary() if described and len(estimator.counts_) <= MOST_DESCRIBED else None
 
 
 def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, Any]:
-    """What streamkm.json and a report say, as JSON values; null where unknown. `found`: its clusters, if known."""
+    """JSON values of streamkm.json and reports, null if unknown; `found`: the estimator's clusters, if known."""
     found = found or cluster_summary(estimator)
     profile, labels = getattr(estimator, "profile_", None), known_labels(estimator)
     is_fit = hasattr(estimator, "n_samples_")  # else a stream, whose labels are those of its last rows
@@ -197,7 +191,7 @@ def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, 
 def shown_clusters(
     estimator: Any, clusters: Sequence[Mapping[str, Any]], source: RowSource | None, image_shape: Any
 ) -> list[dict[str, Any]]:
-    """What a report says of the clusters of `summarize`: with ids of typical rows of a source, and with pictures."""
+    """Clusters of a report, from those of `summarize`: with ids of typical rows of a source, and with pictures."""
     if image_shape is not None and estimator.assign_space_ != "original":
         raise InvalidParameterError(f"image_shape={image_shape!r}; centers of a sketch or a kernel are no pictures")
     told, names = [dict(row) for row in clusters], ("typical", "outlying")
@@ -221,7 +215,7 @@ def shown_clusters(
 
 
 def result_facts(estimator: Any) -> dict[str, Any]:
-    """Objective, what the sample predicted, explained share of the variance and simplified silhouette, where known."""
+    """Objective, its prediction by the sample, explained share of the variance and simplified silhouette, if known."""
     names = ("expected_inertia", "expected_inertia_error", "possible_gain")
     shares = {name: getattr(estimator, f"{name}_") for name in names if hasattr(estimator, f"{name}_")}
     shares["objective"] = estimator.inertia_
@@ -240,7 +234,7 @@ def result_facts(estimator: Any) -> dict[str, Any]:
 
 
 def _silhouette(estimator: Any) -> dict[str, Any]:
-    """The silhouette of sampled rows, where the estimator holds enough of them for each cluster."""
+    """The silhouette of sampled rows, if the estimator holds enough of them for each cluster."""
     if "sketch_sample_" not in vars(estimator):
         return {}
     n_clusters, labels = len(estimator.counts_), estimator.sample_labels_

@@ -1,7 +1,4 @@
-"""`IncrementalKMeans`: clusters of rows that keep coming. Each call reads its rows once, and memory stays flat.
-
-The state is a `fitting.streams.stream.Stream`; what is fitted follows from it when it is first asked for.
-"""
+"""`IncrementalKMeans`: clusters of rows that keep coming, each read once, in constant memory."""
 
 from __future__ import annotations
 
@@ -66,7 +63,7 @@ class IncrementalKMeans(DescribedKMeans):
     """K-means for rows that keep coming, in constant memory, with centers at any moment.
 
     The estimator keeps a weighted coreset of the rows. The first call of `predict`, `cluster_centers_` and the like
-    finds centers in this coreset. The size of the chunks does not change the result, and sorted rows do not mislead it.
+    finds centers in it. The result does not depend on the size of chunks, and sorted rows do not mislead it.
 
     Parameters
     ----------
@@ -76,23 +73,22 @@ class IncrementalKMeans(DescribedKMeans):
     init, n_init, max_iter, tol
         How centers are found in the coreset; as for `StreamKMeans`.
     metric : {"euclidean", "cosine"}, default="euclidean"
-        "cosine": rows are scaled to unit length as they are read; centers are their means.
+        As for `StreamKMeans`.
     preprocess : list of {"log1p", "total", "unit"}, or mapping of these to columns, optional
-        Steps that prepare rows, as for `StreamKMeans`. "standardize" and "robust" need statistics of all rows first:
-        fit some rows with them, and continue with `StreamKMeans.incremental`.
+        Steps that prepare rows, as for `StreamKMeans`. Others need statistics of all rows: fit some rows with
+        "standardize" or "robust", and continue with `StreamKMeans.incremental`.
     half_life : float, optional
         Number of later rows after which a row counts half, for streams that drift. None: all rows count alike.
     first_row : int, default=0
         Number of the first row, for streams that are merged later; see `merge`.
     memory_limit : "auto", int, float, str or dict, default="auto"
-        Limit of `predict` and other methods that read rows; as for `StreamKMeans`.
+        Limit of methods that read rows, such as `predict`; as for `StreamKMeans`.
     chunk_bytes : int or "auto", default="auto"
         Approximate bytes of a chunk in memory; "auto": 16 MiB. The result does not depend on it.
     executor : "auto", int, or dask.distributed.Client, default="auto"
-        As for `StreamKMeans`. Rows of a stream are taken in this process; centers are found by its threads.
+        As for `StreamKMeans`; but this process takes the rows of a stream, and its threads find centers.
     invalid : {"raise", "skip", "mean"}, default="raise"
-        Treatment of rows with NaN or infinity; as for `StreamKMeans`. "mean" fills with the means of an earlier fit:
-        fit with it, and continue with `StreamKMeans.incremental`.
+        As for `StreamKMeans`. "mean" needs the means of a fit: continue it with `StreamKMeans.incremental`.
     progress : bool or "auto", default="auto"
         Bars of `predict` and the like.
     random_state : int, RandomState or None, default=None
@@ -104,40 +100,33 @@ class IncrementalKMeans(DescribedKMeans):
         Fewer than `n_clusters` while there are fewer distinct rows. float32 while all rows are, unless rounding would
         move the objective by more than 1e-6 of it. `predict` uses assigned or changed centers until more rows come.
     counts_ : ndarray (k,)
-        Weight of each cluster, by the coreset; their sum is exact. With a half-life, as of the newest row. Rows of
+        Weight of each cluster, by the coreset, as of the newest row with a half-life; their sum is exact. Rows of
         clusters that died are in none, until `relabel`.
-    inertia_ : float
-        Weighted sum of squared distances of all rows to the centers of their clusters. By the coreset, an estimate,
-        until rows are counted by `update`.
-    inertia_error_ : float
-        Standard error of `inertia_`: 0 where it is exact, as after updates without splits; NaN before the first update.
+    inertia_, inertia_error_ : float
+        Weighted sum of squared distances of all rows to their centers, estimated by the coreset until `update`, and its
+        standard error: 0 where exact, as after updates without splits; NaN before the first update.
     cluster_ids_ : int64 ndarray (k,)
-        Ids of the clusters, ascending: what `labels_`, `predict` and tables of labels hold. An id is given once, and
+        Ids of the clusters, ascending, which `labels_`, `predict` and tables of labels hold. An id is given once, and
         stays with its cluster from update to update.
     cluster_means_ : float64 ndarray (k, d)
         After an update: exact means of all rows that were counted in each cluster.
     changed_share_ : float
-        After an update: estimated share of rows whose nearest center is another one since they were labelled, by the
-        rows that are kept. `relabel` brings it to 0.
+        After an update: estimated share of rows, by those kept, whose nearest center is a new one. 0 after `relabel`.
     lineage_ : list of Event
         Births, deaths, splits and joins of clusters so far.
     labels_ : int32 ndarray (n,)
-        Labels of the rows of the last call, found on first access. The estimator keeps these rows until then, or until
-        the next call, but does not pickle them. Rows of an iterator are not kept, and have no labels.
-    n_samples_seen_ : int
-        Number of valid rows so far, with those of the fit from which the stream continues.
-    n_steps_ : int
-        Calls of `partial_fit` that took them.
+        Labels of the rows of the last call, found on first access. These rows are kept until then, or until the next
+        call, and are not pickled. Rows of an iterator are not kept, and have no labels.
+    n_samples_seen_, n_steps_ : int
+        Valid rows so far, with those of the fit that the stream continues; calls of `partial_fit` that took them.
     stream_ : Stream
         The state, of `stream_.n_bytes`; `stream_.coreset()` are weighted rows that stand for all.
     n_iter_, converged_ : int, bool
         Steps of Lloyd's algorithm on the coreset, and whether they ended by `tol`.
-    seed_ : int
-        `random_state` if that is a number, else what was drawn from it.
-    preparation_ : Preparation or None
-        What `preprocess` does to rows.
+    seed_, preparation_ : int, Preparation or None
+        `random_state` if that is a number, else what was drawn from it; what `preprocess` does to rows.
     fitted_on_ : dict, and `tfidf_` : TfIdf or None
-        What the first rows were, or those of the fit, and their document frequencies; as for `StreamKMeans`.
+        Facts and document frequencies of the first rows, or of the fit; as for `StreamKMeans`.
 
     See Also
     --------
@@ -183,18 +172,13 @@ class IncrementalKMeans(DescribedKMeans):
         set_parameters(self, locals())
 
     def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Begin anew with the rows of X: forget all rows of before, take these, and label them by one more pass.
+        """Forget all earlier rows, take the rows of X, and label them by one more pass.
 
         Parameters
         ----------
         X : as for `StreamKMeans.fit`
             An iterator is walked once, and gets no labels.
-        y : ignored
-        sample_weight : array-like (n,) or float, optional
-
-        Returns
-        -------
-        self
+        y, sample_weight : as for `StreamKMeans.fit`
 
         Raises
         ------
@@ -221,21 +205,15 @@ class IncrementalKMeans(DescribedKMeans):
         Parameters
         ----------
         X : as for `StreamKMeans.fit`
-            From 1 row up. The first may have fewer rows than there are clusters. Later tables, files and AnnData
+            One row or more; the first call may have fewer rows than there are clusters. Later tables, files and AnnData
             objects are read like the first: columns by name, with its categories, dates and genes.
-        y : ignored
-        sample_weight : array-like (n,) or float, optional
-
-        Returns
-        -------
-        self
+        y, sample_weight : as for `StreamKMeans.fit`
 
         Raises
         ------
-        InvalidInputError, SourceError
-            For rows that cannot be read, are wrong, or unlike those before; those in front of them have been taken.
-        InvalidParameterError
-            For a parameter out of range.
+        InvalidInputError, SourceError, InvalidParameterError
+            For parameters out of range, and rows that are unreadable, wrong, or unlike those before; those in front of
+            them have been taken.
         """
         check_stream_parameters(self)
         self._take_rows(*self._opened(X, sample_weight))
@@ -253,16 +231,15 @@ class IncrementalKMeans(DescribedKMeans):
     ) -> Update:
         """Take more rows, follow the clusters, and tell what changed; two passes over the new rows alone.
 
-        The first pass looks at the rows about the present centers and draws some. Clusters then go on: they move, are
-        split where that lowers the objective by more than the cheapest join costs, and keep their ids. The second pass
-        labels the new rows and gathers exact sums.
+        The first pass draws rows about the present centers. Then clusters move, are split where that lowers the
+        objective by more than the cheapest join costs, and keep their ids. The second pass labels the new rows and
+        gathers exact sums.
 
         Parameters
         ----------
         X : as for `partial_fit`
             Data that can be read twice.
-        y : ignored
-        sample_weight : array-like (n,) or float, optional
+        y, sample_weight : as for `StreamKMeans.fit`
         labels_to : path, optional
             NAME.zarr: where workers write the ids of the new rows; `labels_` then reads them. NAME.csv, NAME.parquet or
             a folder NAME.parquet/: a table, as `predict_to` writes it; one more pass.
@@ -278,22 +255,19 @@ class IncrementalKMeans(DescribedKMeans):
 
         Raises
         ------
-        InvalidInputError, SourceError
-            For rows that cannot be read, are wrong, or unlike those before. The estimator is as it was, but for its
-            first update, as of `partial_fit`.
-        InvalidParameterError
-            For a parameter out of range.
+        InvalidInputError, SourceError, InvalidParameterError
+            As `partial_fit`; but after an error, the estimator is as it was, except in its first update.
 
         Notes
         -----
-        Some new rows lie far from all clusters: more than 10 times the largest distance within which 99 % of the rows
-        of a cluster lie. They get the label of the nearest center, but centers and `inertia_` leave them out, and
-        `Update.drift` tells their number and a feature to look at. They count if they lie close together and are at
-        least 0.2 % of the new rows and 8, as a new group, or if all far rows are a tenth of the new rows.
+        Far rows lie beyond 10 times the largest distance within which 99 % of the rows of a cluster lie. They get the
+        label of the nearest center, but centers and `inertia_` leave them out, and `Update.drift` tells their number
+        and a feature to look at. They count if they lie close together and are at least 0.2 % of the new rows and 8, as
+        a new group, or if all far rows are a tenth of the new rows.
 
         Old rows stay in their clusters: their sums are kept, so `inertia_` of all rows is exact without reading them.
-        Where a cluster was split, the part of its old rows that went is an estimate, and `inertia_error_` its standard
-        error. O(nnz k) time for the new rows, and as much for each of some steps on the coreset.
+        After a split, the part of the old rows that went is an estimate, and `inertia_error_` its standard error. O(nnz
+        k) time for the new rows, and as much for each of some steps on the coreset.
         """
         check_stream_parameters(self)
         place, table = label_places(labels_to)
@@ -323,16 +297,12 @@ class IncrementalKMeans(DescribedKMeans):
     def drift(self, X: Any, sample_weight: ArrayLike | None = None) -> Drift:
         """Compare rows with those that the clusters were found on; one pass, and nothing is changed.
 
+        The `Drift` has a verdict, "stable", "shifted" or "fit again", and figures for all rows and each cluster.
+
         Parameters
         ----------
         X : as for `partial_fit`
         sample_weight : array-like (n,) or float, optional
-
-        Returns
-        -------
-        Drift
-            A verdict, "stable", "shifted" or "fit again", and the figures that it rests on, for all rows and for each
-            cluster. It prints as a table.
 
         Raises
         ------
@@ -357,7 +327,7 @@ class IncrementalKMeans(DescribedKMeans):
         labels_to: str | os.PathLike[str] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> Any:
-        """Label all rows that were counted so far anew; one pass. Afterwards all that is told of them is exact again.
+        """Label all rows counted so far anew, in one pass; what is told of them is exact again.
 
         Rows far from all clusters, as `update` tells them, are labelled and not counted.
 
@@ -367,10 +337,8 @@ class IncrementalKMeans(DescribedKMeans):
             All rows so far, in the order in which they came.
         sample_weight : array-like (n,) or float, optional
             As they had.
-        labels_to : path, optional
-            NAME.zarr: where workers write the ids.
-        checkpoint : path, optional
-            As for `update`.
+        labels_to, checkpoint : path, optional
+            As for `update`; labels only as NAME.zarr.
 
         Returns
         -------
@@ -402,7 +370,7 @@ class IncrementalKMeans(DescribedKMeans):
 
     @property
     def lineage_(self) -> list[Event]:
-        """What became of clusters: births, deaths, splits and joins, in order."""
+        """Births, deaths, splits and joins of clusters, in order."""
         check_is_fitted(self, "stream_")
         return list(getattr(self.stream_.followed, "events", ()))
 
@@ -412,16 +380,12 @@ class IncrementalKMeans(DescribedKMeans):
         Returns
         -------
         matplotlib.figure.Figure
-            Notebooks show it; ``figure.savefig("updates.png")`` writes it. Of many clusters the largest have a band of
-            their own.
+            Notebooks show it; ``figure.savefig("updates.png")`` writes it. Only the largest clusters have own bands.
 
         Raises
         ------
-        NotFittedError
-        InvalidInputError
-            Before the second update.
-        MissingDependencyError
-            Without matplotlib.
+        NotFittedError, InvalidInputError, MissingDependencyError
+            Before the first rows; before the second update; without matplotlib.
         """
         updates = self.updates_
         check_matplotlib()
@@ -433,22 +397,17 @@ class IncrementalKMeans(DescribedKMeans):
         """Take the rows that another estimator has taken elsewhere, by `partial_fit` or `update`.
 
         Both need the same parameters and an integer `random_state`. Give the second `first_row`, so that its rows are
-        numbered behind those of the first: without updates, the result is then that of one stream of all rows.
+        numbered behind those of the first: without updates, the result is then that of one stream of all rows. Each
+        estimator brings all rows that it has counted: those of a model that both were loaded from count twice.
 
         Clusters that both have from one saved model, or one fit, are one: their rows add up exactly, and the center is
         that of this estimator. Other clusters of the second get new ids, which "renamed" in `lineage_` tells. If only
         one has called `update`, the rows of the other wait for the next update.
 
-        Each estimator brings all rows that it has counted: those of a model that both were loaded from count twice.
-
         Raises
         ------
-        NotFittedError
-            If either has taken no rows.
-        InvalidInputError
-            If their rows differ in width or kind.
-        InvalidParameterError
-            If they differ in what decides about the coreset, or in `metric` or `half_life`.
+        NotFittedError, InvalidInputError, InvalidParameterError
+            If either has no rows, rows differ in width or kind, or coreset parameters, `metric` or `half_life` differ.
         """
         check_is_fitted(self, "stream_")
         check_is_fitted(other, "stream_")
@@ -463,7 +422,7 @@ class IncrementalKMeans(DescribedKMeans):
         return self
 
     def _opened(self, X: Any, sample_weight: Any, *, ids: bool = False) -> tuple[RowSource, RowSource, Weights]:
-        """Open X like the rows before, which the first rows define; give it as read and as prepared, and weights."""
+        """Open X like the rows before, which the first rows define; return it as read, as prepared, and the weights."""
         first = "stream_" not in vars(self)
         if first:
             self.seed_ = drawn_seed(self.random_state)
@@ -485,7 +444,7 @@ class IncrementalKMeans(DescribedKMeans):
         self._last_rows = source if source.replayable else None
 
     def _preparation(self, source: RowSource, known: Preparation | None) -> Preparation | None:
-        """How rows are prepared: as is known already, or by steps that need no look at all rows."""
+        """The known preparation, or one of steps that need no look at all rows."""
         names = vars(self).get("feature_names_in_")
         width = source.n_features if known is None else None  # later sparse rows may be narrower
         given = Preparation.of(self.preprocess, None if names is None else list(names), width, source.name)
@@ -499,7 +458,7 @@ class IncrementalKMeans(DescribedKMeans):
         return wanted if wanted.steps else None
 
     def _stream_for(self, rows: RowSource) -> Stream:
-        """The stream that takes prepared rows; what has nothing but its origin is made anew for rows of their kind."""
+        """The stream that takes prepared rows; a stream that only has an origin is made anew for rows of their kind."""
         stream = vars(self).get("stream_")
         width = None if rows.is_sparse else rows.n_features
         if stream is None:
@@ -527,7 +486,7 @@ class IncrementalKMeans(DescribedKMeans):
         return Stream(rule, given.first_row)
 
     def _follow(self, stream: Stream, n_steps: int) -> None:
-        """Set what is known at once; forget what was found before."""
+        """Set attributes that are known at once; forget those found before."""
         kept = ("stream_", *_OF_INPUT)
         for name in [name for name in vars(self) if name.endswith("_") and name not in kept]:
             delattr(self, name)
@@ -536,7 +495,7 @@ class IncrementalKMeans(DescribedKMeans):
         self.n_features_in_ = stream.n_features
 
     def _settings(self, stream: Stream) -> tuple[FollowSettings, StreamSettings]:
-        """How clusters go on, and how those of a coreset are found at first."""
+        """Settings of updates, and of the first search for clusters in a coreset."""
         (fewest, most), seed = cluster_range(self.n_clusters), stream.rule.seed
         first = {"n_clusters": fewest, "seeds": np.random.SeedSequence(seed)}
         return FollowSettings(fewest, most, self.tol, seed), StreamSettings(**searching(parameters_of(self)) | first)
@@ -544,7 +503,7 @@ class IncrementalKMeans(DescribedKMeans):
     def _labelling(
         self, source: RowSource, rows: RowSource, stream: Stream, weights: Weights, *, follows: bool = False
     ) -> Labelling:
-        """The passes over rows, if there is memory for them; `rows` are those of `source`, prepared."""
+        """Passes over prepared `rows` of `source`, within the memory limit."""
         most, width = cluster_range(self.n_clusters)[1], max(stream.n_features, rows.n_features or 1)
         if stream.followed is not None:
             most = max(most, stream.followed.clusters.n_clusters)
@@ -557,7 +516,7 @@ class IncrementalKMeans(DescribedKMeans):
         return Labelling(self, source, model=model, update=sizes, weights=weights)
 
     def _find_clusters(self) -> dict[str, Any]:
-        """Find centers in the coreset, and all attributes that follow from them."""
+        """Find centers in the coreset, and set all attributes that follow from them."""
         stream = self.stream_
         clusters: Any
         found: dict[str, Any]
@@ -639,7 +598,7 @@ def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) ->
 
 
 def _distances(fitted: Any, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Sums of distances of rows to their centers (k,), and how far out nearly all rows of each cluster lie (k,)."""
+    """Sums of distances of rows to their centers (k,), and a bound for nearly all distances in each cluster (k,)."""
     profile = fitted.profile_
     if profile is None:  # of rows that can be walked once only
         return np.zeros(len(counts)), np.zeros(len(counts))

@@ -1,4 +1,4 @@
-"""The rows that users give: opened, validated, compared with those of the fit; and the checkpoint of what is done."""
+"""Rows that users give: opening, validation, comparison with those of the fit; and the checkpoint of a fit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ENCODE = 'a frame X as open_source(X, categories="onehot")'
 
 
 def _reason(X: Any, name: str) -> str | None:
-    """What is wrong with X; None where it is something else than what its values are and how they lie."""
+    """Say why scikit-learn refuses X; None if neither its values nor its layout are the reason."""
     if is_frame(X):
         columns = ((np.asarray(X[column])[:, None], f"column {column!r} of the {name}") for column in X.columns)
         return next((told for values, what in columns if (told := _of_values(values, what, in_frame=True))), None)
@@ -67,7 +67,7 @@ def _reason(X: Any, name: str) -> str | None:
 
 
 def _of_values(values: Any, what: str, *, in_frame: bool = False) -> str | None:
-    """The first value of a matrix, or of a column, that is no number as Python reads numbers."""
+    """Say which value of a matrix, or of a column, comes first of those that Python does not read as numbers."""
     kind = values.dtype.kind
     if kind == "c":
         return f"Complex data not supported: {what} holds {values.dtype}; pass real and imaginary parts as features"
@@ -88,7 +88,7 @@ def _of_values(values: Any, what: str, *, in_frame: bool = False) -> str | None:
 
 
 def _ragged(X: Any) -> str | None:
-    """Which of some rows has another length than the first."""
+    """Say which row has another length than the first."""
     if any(np.ndim(row) == 0 for row in X if not isinstance(row, list | tuple)):
         return "a list holds rows and single values; needed: rows of one length"
     row = next((row for row in range(len(X)) if len(X[row]) != len(X[0])), None)
@@ -97,15 +97,12 @@ def _ragged(X: Any) -> str | None:
 
 
 def read_invalid(estimator: Any) -> Invalid:
-    """Treatment of invalid rows that are prepared: filling has left no NaN but what later steps make."""
+    """Treatment of invalid rows that are prepared: after filling, only later steps make NaN."""
     return "raise" if estimator.invalid == "mean" else estimator.invalid
 
 
 def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) -> RowSource:
-    """Open X; `reset` keeps its features' names in the estimator, False compares them with those, None does neither.
-
-    Later tables are opened by what was said of the table of the fit. `ids`: whether their rows are to be named.
-    """
+    """Open X, with ids of rows for `ids`; `reset`: True keeps feature names, False compares them, None does neither."""
     if estimator.invalid != "raise":
         X = with_nan(X)
     options = _options_of_fit(estimator, X, ids=ids) if reset is False else {}
@@ -155,7 +152,7 @@ def _weighted_as_fit(estimator: Any, source: HashedText | TfIdfRows) -> RowSourc
 
 
 def _options_of_fit(estimator: Any, X: Any, *, ids: bool) -> dict[str, Any]:
-    """Options that open a later table as that of the fit; none where there is no need of any."""
+    """Options that open a later table as that of the fit, if it needs any."""
     known = vars(estimator).get("feature_names_in_", ())
     fitted_on = vars(estimator).get("fitted_on_", {})
     options = table_options(fitted_on.get("made_with"), fitted_on.get("id_column"))
@@ -186,7 +183,7 @@ def _with_known_names(estimator: Any, source: RowSource, *, reset: bool, named: 
 
 
 def described(source: RowSource) -> dict[str, Any]:
-    """What a model says of the rows that it was fitted on, as JSON values."""
+    """JSON values in a model that describe the rows of its fit."""
     return {
         "name": source.name,
         "files": list(map(str, source.files)),
@@ -209,7 +206,7 @@ def open_weighted(
 
 
 def limit_of_run(estimator: Any, directory: Any, *, restart: bool = False) -> Any:
-    """The estimator's `memory_limit`; of a run that is continued, with what the process held that began it."""
+    """The estimator's `memory_limit`; for a continued run, with the memory of the process that began it."""
     limit = estimator.memory_limit
     if directory is None or restart or not is_given(limit) or given_process_memory(limit) is not None:
         return limit
@@ -227,7 +224,7 @@ def checkpoint_writer(
     weights: NDArray[np.float64] = NO_WEIGHTS,
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[CheckpointWriter]:
-    """Keep what a fit or an update does in its `checkpoint`; a directory is removed at the end."""
+    """Save the state of a fit or an update in its `checkpoint`; a directory is removed at the end."""
     if checkpoint is None or isinstance(checkpoint, Checkpoint):
         yield CheckpointWriter(checkpoint)
         return
@@ -247,11 +244,8 @@ def open_checkpoint(
     restart: bool = False,
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Checkpoint]:
-    """Take a directory for a fit of `source`, or continue the fit that it is of; see `Checkpoint.open`.
-
-    `plan`: of the estimator for the source; None for an update. `more`: settings that parameters do not tell.
-    The source's files, the parameters and the sizes that were chosen by them make it the same fit.
-    """
+    """Begin or continue the checkpoint of a fit, or of an update, which has no `plan`; see `Checkpoint.open`."""
+    # a fit is the same for equal source files, parameters, `more` settings, and sizes that were chosen by them
     apart = (*OF_THIS_RUN, "progress", "memory_limit")
     given = {name: value for name, value in estimator.get_params().items() if name not in apart}
     init = given_start(given["init"])

@@ -111,21 +111,21 @@ class StreamKernelKMeans(DescribedKMeans):
         neighbour among sampled rows (Zelnik-Manor and Perona), for "rbf" and "nystroem"; features are then the leading
         k directions of the landmarks' normalized cut, which separate rings and moons. "auto": None's width, unless the
         sampled rows form clusters at the width of neighbours that are clearly apart (a simplified silhouette above 0.95
-        among the features, and above that of None's). It compares where `kernel`, `method`, `n_landmarks`, `rank`,
-        `eps`, `fit_on` and `init` are the defaults and k is at most 100; the log tells both. "scale": one over d times
-        the variance of the sampled values.
+        among the features, and above that of None's). It compares if `kernel`, `method`, `n_landmarks`, `rank`, `eps`,
+        `fit_on` and `init` are defaults and k is at most 100; the log tells both. "scale": one over d times the
+        variance of the sampled values.
     gamma_factor : float, default=1.0
         Factor of the gamma that a fit finds, times that of `KernelOptions`. More makes clusters more local.
     method : str or Nystroem, default="nystroem"
         "nystroem": rank-restricted Nystroem features; `Nystroem` says which rows are landmarks. "two-step": k-means on
         the landmarks alone, whatever `rank`. "fourier", "orthogonal-fourier": random Fourier features ("rbf" only) cut
-        to `rank`. Yin et al.'s features are
-        values against drawn rows, without the root of the rows' own matrix and without a rank: "sampled-columns" (their
-        Nystroem), as they are; "sub-gaussian", few of them added up with one random sign a row of the sketch, as
-        printed, which gets worse with more landmarks than sqrt(n); "sub-gaussian-entries", with a sign an entry, which
-        gets better; "ros", rotated by a randomized Hadamard matrix, which changes no distance. "gaussian", "signs",
-        "srht", "countsketch": Nystroem features of randomized sketches of all kernel columns (Wang et al.), O(n^2),
-        for data in memory.
+        to `rank`. "gaussian", "signs", "srht", "countsketch": Nystroem features of randomized sketches of all kernel
+        columns (Wang et al.), O(n^2), for data in memory.
+
+        Yin et al.'s features are values against drawn rows, without the root of the rows' own matrix and without a
+        rank: "sampled-columns" (their Nystroem), as they are; "sub-gaussian", few of them added up with one random sign
+        a row of the sketch, as printed, which gets worse with more landmarks than sqrt(n); "sub-gaussian-entries", with
+        a sign an entry, which gets better; "ros", rotated by a randomized Hadamard matrix, which changes no distance.
     n_landmarks : int or "auto", default="auto"
         Landmarks, random features or columns of the sketch. "auto": 8 times `rank` or the root of n, the larger, up to
         2,048, but at least twice the rank; for Yin et al.'s features the root of n. For "ros" the next power of 2.
@@ -133,9 +133,9 @@ class StreamKernelKMeans(DescribedKMeans):
         Features that the truncated SVD keeps. "auto": k / eps; without `eps`, sqrt(k c) for c landmarks that were
         given, else 10 k up to 256. `plan` says which.
     eps : float, optional
-        The share of the best objective by which that of `rank` features may be larger: k / eps of them keep it, where
-        landmarks are many enough. "auto" takes as many as theory asks for, up to 2,048 or twice the rank. Where that
-        is too few, the plan says what holds, and `fit` warns of landmarks left to "auto". None: what `rank` says.
+        Share by which the best objective of `rank` features may be larger: k / eps of them keep it, where landmarks are
+        enough. "auto" takes as many as theory asks for, up to 2,048 or twice the rank. If that is too few, the plan
+        says what holds, and `fit` warns of landmarks left to "auto". None: `rank` decides.
     fit_on : {"sample", "all"}, default="sample"
         Rows that the truncated SVD and Lloyd see. "all": all rows, as in Wang et al.'s algorithms 2 and 3, for two
         passes more (one more for Yin et al.'s features). "sample": the row sample, 5,000 of its rows or 6 a landmark
@@ -143,15 +143,15 @@ class StreamKernelKMeans(DescribedKMeans):
     init : {"k-means++", "random", "ls++"}, callable, or array-like or sparse (k, d), default="k-means++"
         As for `StreamKMeans`. An array: rows among the original features.
     n_init : int or "auto", default="auto"
-        Number of starts on the sample; the best one is kept. "auto": 10 for up to 10 clusters and for "random". With
-        "k-means++" up to 30, until four in a row have not lowered the best by 0.03 %. More clusters: as for
-        `StreamKMeans`.
+        Starts on the sample; the best is kept. "auto": 10 for up to 10 clusters and for "random". With "k-means++" up
+        to 30, until four in a row have not lowered the best by 0.03 %. For more: as for `StreamKMeans`.
     max_iter : int, default=100
     tol : float, default=1e-6
-        As for `StreamKMeans`. The default is lower because steps on few features are cheap, and many steps that gain
-        little may precede a gain of some tenths of a percent.
+        As for `StreamKMeans`. `tol` is lower: steps on few features are cheap, and many steps that gain little may
+        precede a gain of some tenths of a percent.
     refine : int or "auto", default="auto"
         As for `StreamKMeans`, in the space of the features. "two-step" never searches further.
+    memory_limit : "auto", int, float, str or dict, default="auto"
     chunk_bytes : int or "auto", default="auto"
     executor : "auto", int or Dask client, default="auto"
     invalid : {"raise", "skip"}, default="raise"
@@ -163,26 +163,22 @@ class StreamKernelKMeans(DescribedKMeans):
     ----------
     labels_ : int32 (n,)
     cluster_centers_ : ndarray (k, m)
-        In the space of the features; float32 for float32 data, unless rounding would move the objective by more than
-        1e-6 of it.
+        Among the features; float32 for float32 data, unless rounding moves the objective by more than 1e-6 of it.
     inertia_ : float
         Sum of squared distances to the centers in the space of the features, in float64.
     trace_residual_ : float or None
-        The trace of the kernel matrix minus that of the features' inner products; None if unknown. Let O be the
-        objective of the clusters at their means in the space of the features. The exact kernel objective lies between O
-        and O plus this number. O is `inertia_` less the sum of `counts_` times the squared distances of
-        `cluster_centers_` from `cluster_means_`. This sum is nearly 0 if Lloyd's algorithm saw all rows, small if it
-        saw a sample, and large for "two-step", whose centers are those of the landmarks. `exact_inertia` computes the
-        exact kernel objective for rows in memory.
+        The trace of the kernel matrix minus that of the features' inner products; None if unknown. The exact kernel
+        objective lies between O and O plus this number, where O is the objective of the clusters at their means among
+        the features: `inertia_` less the sum of `counts_` times the squared distances of `cluster_centers_` from
+        `cluster_means_`. This sum is nearly 0 if Lloyd's algorithm saw all rows, small if it saw a sample, and large
+        for "two-step", whose centers are those of the landmarks. `exact_inertia` computes the objective.
     expected_inertia_, expected_inertia_error_, possible_gain_ : float or None
         As for `StreamKMeans`, in the space of the features; None for "two-step".
     cluster_means_, counts_ : means and sizes of the final clusters
     kernel_ : Kernel
         With the gamma that was used.
-    sketch_ : KernelMap or FourierMap
-        The map to features.
-    n_components_ : int
-        m, at most `rank`.
+    sketch_, n_components_ : KernelMap or FourierMap, int
+        The map to features, and their number m, at most `rank`.
     n_passes_, n_iter_, converged_, history_, stages_, plan_ : as for `StreamKMeans`
     profile_, n_samples_, n_features_in_, seed_, fitted_on_, model_ : as for `StreamKMeans`
     sketch_sample_, sample_labels_ : features of sampled rows, and their clusters
@@ -257,15 +253,11 @@ class StreamKernelKMeans(DescribedKMeans):
         ----------
         X, y, sample_weight, checkpoint : as for `StreamKMeans.fit`, which raises the same errors
 
-        Returns
-        -------
-        self
-
         Notes
         -----
         With c landmarks and m features: O(n (d c + c m + m k)) for each time that features are made, O(c^3) for the
-        landmarks; memory for the row sample and its features, c^2 numbers a few times, and with ``fit_on="all"``
-        n m numbers, of which a temporary file takes what memory has no room for.
+        landmarks; memory for the row sample and its features, c^2 numbers a few times, and with ``fit_on="all"`` n m
+        numbers, of which a temporary file takes what memory has no room for.
         """
         check_kernel_parameters(self)
         with under_limit(self.memory_limit):
@@ -299,9 +291,8 @@ class StreamKernelKMeans(DescribedKMeans):
     def exact_inertia(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Exact kernel objective of the clusters of rows in memory, by all pairs of them; O(n^2 d).
 
-        The sum of squared distances, in the kernel's own space, to the means of the clusters that `predict` gives. On
-        the rows of the fit it lies between the objective at the clusters' means in the features' space and that plus
-        `trace_residual_`.
+        It is the sum of squared distances, in the kernel's own space, to the means of the clusters that `predict`
+        gives; `trace_residual_` bounds it for the rows of the fit.
 
         Parameters
         ----------
@@ -344,7 +335,7 @@ class StreamKernelKMeans(DescribedKMeans):
         return self.plan_for(open_rows(self, X, reset=None))
 
     def plan_for(self, source: RowSource, *, weighted: bool = False, memory_limit: Any = None) -> Plan:
-        """As `plan`, for a source that is open, and rows with weights; below another limit if one is given."""
+        """Plan a fit of an open source, below another memory limit if one is given."""
         if store_of(source) is not None:
             raise InvalidInputError(f"{source.name} is a sketch store; kernels need original rows: pass its data")
         given = parameters_of(self)

@@ -1,4 +1,4 @@
-"""`StreamKMeans`: its parameters, its fit, and the attributes that a fit sets. The work is in fitting."""
+"""`StreamKMeans`: its parameters, its fit, and the attributes that a fit sets; `fitting` does the work."""
 
 from __future__ import annotations
 
@@ -52,53 +52,49 @@ from streamkm.sources.prepared import PreparedRows, cached_rows
 class StreamKMeans(DescribedKMeans):
     """K-means for data that need not fit in memory.
 
-    Rows are read in chunks, twice: the first pass sketches them to few features and keeps a sample; k-means runs on
-    the sketch; the second pass assigns every original row and gathers the exact objective.
+    Rows are read in chunks, twice: the first pass sketches them to few features and keeps a sample; k-means runs on the
+    sketch; the second pass assigns every original row and gathers the exact objective.
 
     Parameters
     ----------
     n_clusters : int, default=8
         Number of clusters.
     sketch : str, Sketch or SketchOptions, default="auto"
-        How features are reduced. A name, a sketch such as ``CountSketch(2048)``, or `SketchOptions`. The options also
-        set the number of components, the rows that the sketch is found on, and the space of the assignment. Short
-        forms: ``PCA(64, fit_on="all")``, ``SketchOptions("countsketch", eps=0.1)``. "auto": no sketch for few features,
-        CountSketch for sparse rows, principal directions for wide dense rows.
+        Reduction of the features: a name, a sketch such as ``CountSketch(2048)`` or ``PCA(64, fit_on="all")``, or
+        options such as ``SketchOptions("countsketch", eps=0.1)``. Options also set the number of components, the rows
+        that the sketch is found on, and the space of the assignment. "auto": no sketch for few features, CountSketch
+        for sparse rows, principal directions for wide dense rows.
     init : {"k-means++", "k-means||", "random", "ls++"}, callable, or array-like or sparse (k, d), default="k-means++"
-        "k-means++": greedy k-means++, then a search by splits and merges. It runs on the rows in memory, or on rows
-        that are drawn by their share of the objective. "k-means||": rows drawn in that way, seeded by their weights,
-        without the search. "ls++": the same, then local search that swaps centers for drawn rows (Lattanzi and Sohler,
-        ICML 2019). "random": sampled rows. An array: these centers, without a search. A callable is called as
+        "k-means++": greedy k-means++, then a search by splits and merges, on the rows in memory or on rows drawn by
+        their share of the objective. "k-means||": rows drawn in that way, seeded by their weights, without the search.
+        "ls++": the same, then local search that swaps centers for drawn rows (Lattanzi and Sohler, ICML 2019).
+        "random": sampled rows. An array: these centers, without a search. A callable is called as
         ``init(X, n_clusters, random_state=...)`` on sampled rows; it is not saved with the model.
     n_init : int or "auto", default="auto"
-        Number of starts; the best one is kept. "auto" stops when further starts hardly lower the objective:
+        Number of starts; the best one is kept, and each start of "k-means++" is recombined with the best one before it.
+        "auto" stops when further starts hardly lower the objective:
 
         - 10 starts for "random" and for a callable
-        - 5 to 20 for at most 100,000 rows, if a start is cheap: it stops after four starts in a row that lower the best
-          objective by less than 0.03 %; with more than 20,000 narrow rows, 5 to 8 searches on rows drawn for each
+        - 5 to 20 for at most 100,000 rows, if a start is cheap, until four in a row lower the best objective by less
+          than 0.03 %; with more than 20,000 narrow rows, 5 to 8 searches on rows drawn for each
         - 2 to 10 and 2 to 6 in these two cases if epochs follow (see `max_iter`)
         - otherwise 4 to 10 for up to 10 clusters and 1 to 10 for more, by the cost of a start
-
-        Each start of "k-means++" is recombined with the best one before it.
     max_iter : int, default=100
-        Largest number of Lloyd steps in each stage. With 64 clusters or more and at least 32 dense rows a cluster,
-        most steps are epochs of moving averages: every row is seen once, in small batches, and the objective ends
-        lower. There are no epochs with ``n_init=1``, a given or random `init`, ``tol=0``, fewer than 5 steps, or rows
-        held on disk.
+        Largest number of Lloyd steps in each stage. With 64 clusters or more and at least 32 dense rows a cluster, most
+        steps are epochs of moving averages, which end lower: every row is seen once, in small batches. There are no
+        epochs with ``n_init=1``, a given or random `init`, ``tol=0``, fewer than 5 steps, or rows held on disk.
     tol : float, default=1e-4
         Lloyd's algorithm stops when a step lowers the objective by at most this share. 0 runs it to the fixed point.
     metric : {"euclidean", "cosine", "spherical"}, default="euclidean"
         "cosine": rows are scaled to unit length while they are read, and centers are their means. "spherical": centers
-        have unit length too. Each row is assigned to the center at the smallest angle, and `inertia_` is
-        ``2 (n - sum of the cosines)``. Spherical k-means assigns original rows among the original features; it is not
-        for streams. A center of zero rows stays zero.
+        have unit length too; each original row is assigned to the center at the smallest angle, and `inertia_` is
+        ``2 (n - sum of the cosines)``. A center of zero rows stays zero. "spherical" is not for streams.
     preprocess : "table", list of {"standardize", "robust", "log1p", "total", "unit"}, or mapping, optional
-        Steps that prepare rows while they are read, in this order, in every method that takes rows. No copy of the data
-        is made.
+        Steps that prepare rows while they are read, in this order, in all methods, without a copy of the data.
 
         - "standardize": mean 0 and standard deviation 1 over all valid rows; takes one pass
-        - "table": for dense rows of numbers and one-hot categories; by a sample of rows, in one pass. Columns of
-          numbers are clipped beyond their 0.5 % tails by the distance of these, skewed non-negative ones become
+        - "table": for dense rows of numbers and one-hot categories; by a sample of rows, in one pass. Numbers are
+          clipped beyond the 0.5 % tails of their column by the distance of these, skewed non-negative columns become
           log(1 + x), and all get mean 0 and standard deviation 1. Two categories are at distance 1. Constant columns,
           counters and columns that identify rows are left out; `summary` tells which.
         - "robust": median 0 and quartiles 1 apart, from a sample of rows; takes one pass
@@ -106,53 +102,48 @@ class StreamKMeans(DescribedKMeans):
         - "total": the values of a row add up to 10,000, for counts
         - "unit": rows have length 1
 
-        Features that are constant but for rounding are scaled by 1. Weights of rows do not count here. Values that a
-        step cannot use make the row invalid: see `invalid`. Sparse rows are scaled and not shifted: distances are
-        the same, and zeros stay. Later rows are prepared as those of the fit. If the fit shifted dense rows, later
-        sparse rows become dense chunk by chunk; if it did not, later dense rows are scaled alone. `cluster_centers_`,
-        `inertia_` and distances are in prepared units; `original_centers` gives centers in the units of the data.
-
-        A mapping names the columns of each step, by name or number, or None for all; its order is that of the steps:
+        A mapping names the columns of each step, by name or number, or None for all, in the order of the steps:
         ``{"log1p": ["fare"], "standardize": ["fare", "age"]}``. The name of a category stands for all of its features.
+
+        Features that are constant but for rounding are scaled by 1. Weights of rows do not count here. Values that a
+        step cannot use make the row invalid: see `invalid`. Sparse rows are scaled and not shifted, which leaves
+        distances and zeros as they are. Later rows are prepared as those of the fit: sparse rows become dense chunk by
+        chunk if the fit shifted dense rows; dense rows are scaled alone if it did not. `cluster_centers_`, `inertia_`
+        and distances are in prepared units; `original_centers` gives centers in the units of the data.
     refine : int or "auto", default="auto"
-        Further passes, each an exact Lloyd step on all original rows. "auto" adds passes only if rows that the last
-        pass drew show that more than 1 % of the objective can be gained. Then clusters are searched on these rows too,
-        and one more pass assigns; at most twice, and never with given or random centers. With a number, a possible
-        gain is a warning.
+        Further passes, each an exact Lloyd step on all original rows. "auto": if rows drawn by the last pass show that
+        more than 1 % of the objective can be gained, clusters are searched on these rows too, and one more pass
+        assigns; at most twice, and never with given or random centers. With a number, a possible gain is a warning.
     coreset : {"auto", "sensitivity", "lightweight", "uniform"} or None, default="auto"
-        The rows that are clustered. "uniform": the row sample. "sensitivity", "lightweight": weighted rows that are
-        drawn by importance, so that small clusters far away are among them. None: all rows, sketched, in memory or on
-        disk. "auto": all rows if they fit in memory and are few or narrow, else "sensitivity". For sparse rows, and for
-        more wide dense rows than ten times the sample, "auto" takes the row sample and polishes the means in the
-        original space. If the sketch is found on rows, None and coresets take one more pass; "auto" finds "pca" on rows
-        that are read ahead.
+        The rows that are clustered. "uniform": the row sample. "sensitivity", "lightweight": weighted rows drawn by
+        importance, which include small clusters far away. None: all rows, sketched, in memory or on disk. "auto": all
+        rows if they fit in memory and are few or narrow, else "sensitivity"; for sparse rows, and for more wide dense
+        rows than ten times the sample, the row sample, with means polished in the original space. If the sketch is
+        found on rows, None and coresets take one more pass; "auto" finds "pca" on rows that are read ahead.
     memory_limit : "auto", int, float, str or dict, default="auto"
         Largest resident memory of this process: bytes, text like "1 GiB", or a share of the machine's or container's
-        memory like 0.5 or "50%". "auto": 80 % of it. The fit is planned to stay within the limit, by the data and by
-        what the process already holds (`process_memory` of the plan, in steps of 64 MiB). A dict repeats a plan in
-        another process: ``{"limit": "1 GiB", "process_memory": "256 MiB"}``, or "1 GiB, process 256 MiB". A fit that
-        does not fit is refused before the first read; without a limit, also if the machine has too little free memory.
-        A line of text that is too long is refused when it is read, if no plan saw it. The process that compiles
-        kernels is not counted (up to 320 MiB, for seconds, in the first fit of an installation). See `plan`.
+        memory like 0.5 or "50%". "auto": 80 % of it. The fit is planned to stay within it, by the data and by what the
+        process already holds (`process_memory` of the plan, in steps of 64 MiB); a dict repeats a plan in another
+        process: ``{"limit": "1 GiB", "process_memory": "256 MiB"}``, or "1 GiB, process 256 MiB". A fit that does not
+        fit is refused before the first read; without a limit, also if the machine has too little free memory. A line of
+        text that is too long is refused when it is read, if no plan saw it. The process that compiles kernels is not
+        counted (up to 320 MiB, for seconds, in the first fit of an installation). See `plan`.
 
-        On a Dask cluster, this limit is the client's: it holds the row sample, a coreset, centers and labels. The
-        workers hold the sketched rows, below 70 % of Dask's memory limit of the smallest worker, as the scheduler tells
-        it when the fit is planned. A cluster that is too small for all sketched rows takes a coreset of them, as a
-        small limit does here. Otherwise labels do not depend on the number of workers.
+        On a Dask cluster, the limit is the client's, which holds the row sample, a coreset, centers and labels. Workers
+        hold the sketched rows, below 70 % of the smallest worker's memory limit when the fit is planned; if these are
+        too many, the fit takes a coreset of them. Otherwise labels do not depend on the number of workers.
     chunk_bytes : int or "auto", default="auto"
         Approximate size of a chunk in memory. Equal values give bit-identical results for any executor.
     executor : "auto", int, or dask.distributed.Client, default="auto"
-        "auto": the active Dask client, else threads; one thread inside a task of a Dask worker. An int: this many
-        threads.
+        "auto": the active Dask client, else threads; one thread in a task of a Dask worker. An int: number of threads.
     invalid : {"raise", "skip", "mean"}, default="raise"
-        Treatment of rows with NaN or infinity. Masked values of NumPy arrays and nulls of tables are NaN; a
-        missing category is none: it has a zero in each of its features.
+        Treatment of rows with NaN or infinity. Masked values of NumPy arrays and nulls of tables are NaN; a missing
+        category has a zero in each of its features.
 
         - "raise": an error names the row.
         - "skip": these rows get the label -1.
-        - "mean": the mean of the feature's values replaces NaN, before other steps of `preprocess`, in later rows too;
-          takes one pass. A feature without values is filled with 0. In sparse rows only stored NaN is missing, and
-          entries that are not stored count as zeros. Infinity is an error.
+        - "mean": the feature's mean replaces NaN before other steps of `preprocess`, in later rows too; takes one pass.
+          A feature without values is filled with 0. In sparse rows only stored NaN is missing. Infinity is an error.
     progress : bool or "auto", default="auto"
         Progress bars on stderr, or below the cell of a notebook. "auto": in notebooks, and if stderr is a terminal.
         True without a terminal: a line on stderr for each finished stage, unless the log has these lines.
@@ -162,83 +153,65 @@ class StreamKMeans(DescribedKMeans):
     Attributes
     ----------
     labels_ : int32 ndarray (n,)
-        Cluster of each row; -1 for rows that were skipped. Equal to ``predict(X)``. On a Dask cluster, labels of data
-        that workers read stay on them. They are gathered when `labels_` is first asked for or the estimator is pickled,
-        which must be before the client is closed; above 100,000,000 rows with a warning. Labels of a worker that is
-        lost are made again from the data. A fit with a `checkpoint` gathers them as they are made.
+        Cluster of each row, equal to ``predict(X)``; -1 for skipped rows. On a Dask cluster, labels of data that
+        workers read stay on them until `labels_` is asked for or the estimator is pickled, which must be before the
+        client is closed; above 100,000,000 rows with a warning. Labels of a lost worker are made again from the data. A
+        fit with a `checkpoint` gathers them as they are made.
     dask_labels_ : int32 dask.array.Array (n,)
-        `labels_` with the blocks of the Dask array that was fitted, also if their heights are unknown:
-        ``X[kmeans.dask_labels_ == 3]``, ``frame.assign(cluster=kmeans.dask_labels_)``. Other data that are fitted on a
-        Dask cluster have a block for each chunk. Labels that stay on workers are not gathered: the client
-        of the fit computes with them.
+        `labels_` in the blocks of the fitted Dask array, also of unknown heights: ``X[kmeans.dask_labels_ == 3]``,
+        ``frame.assign(cluster=kmeans.dask_labels_)``. Other data that are fitted on a Dask cluster have a block for
+        each chunk. The client of the fit computes with labels on workers, which are not gathered.
     cluster_centers_ : ndarray (k, d), or (k, m) where `assign_space_` is "sketch"
         The centers that the labels are for, rounded to float32 for float32 data unless that would move the objective by
-        more than 1e-6 of it; `model_` keeps them in float64. After an assignment to this attribute, `predict` and other
-        methods use the new centers. There are fewer than `n_clusters` if the data have fewer distinct rows.
-    cluster_means_ : ndarray, same shape
-        Exact means of the final clusters.
-    counts_ : ndarray (k,)
-        Rows of each cluster, or their total weight.
+        more than 1e-6 of it; `model_` keeps them in float64. Methods use new centers after an assignment to this
+        attribute. There are fewer than `n_clusters` if the data have fewer distinct rows.
+    cluster_means_, counts_ : ndarray of this shape, and ndarray (k,)
+        Exact means of the final clusters, and the rows of each or their total weight.
     inertia_ : float
-        Exact sum of squared distances of the rows to the model's centers, weighted, in float64, in the space of the
-        assignment.
+        Exact weighted sum of squared distances of rows to the model's centers, in the assignment's space and float64.
     distortion_ : float or None
-        ``(J' + c) / J``, with J' the objective of the final clusters in the sketch, J the objective in the original
-        space, and c the constant of definition 2 of Liu et al. For "pca" and "svd", c is the sum of squared lengths
-        that the projection cuts off; for other sketches it is 0. A value near 1 says that m was large enough. None if
-        rows were assigned in the sketch, and for `PreconditionedSampling`, which keeps no lengths.
-    expected_inertia_ : float or None
-        Estimate of `inertia_` from the sample, and
-    expected_inertia_error_ : float or None
-        its standard error; 0 if the sample held all rows and each was used. Twice the error to both sides is a 95 %
-        interval. Both are None for data that can be read once only, if memory has no room for drawn rows, and if a few
-        rows decide the sum (heavy tails, by Cochran's rule: 25 squared skewnesses against the number of rows). The log
-        says so.
+        ``(J' + c) / J``, with J' the objective of the final clusters in the sketch, J that in the original space, and c
+        the constant of definition 2 of Liu et al.: for "pca" and "svd" the sum of squared lengths that the projection
+        cuts off, else 0. A value near 1 says that m was large enough. None if rows were assigned in the sketch, and for
+        `PreconditionedSampling`, which keeps no lengths.
+    expected_inertia_, expected_inertia_error_ : float or None
+        Estimate of `inertia_` from the sample, and its standard error; 0 if the sample held all rows and each was used.
+        Twice the error to both sides is a 95 % interval. None for data that can be read once only, if memory has no
+        room for drawn rows, and if a few rows decide the sum (heavy tails, by Cochran's rule: 25 squared skewnesses
+        against the number of rows), which the log says.
     possible_gain_ : float or None
-        Estimated share of `inertia_` that one split and merge, or one Lloyd step, could gain. It is estimated from
-        below, from rows that the last pass drew by their share of the objective. 0 at a local optimum, which need not
-        be the best one. Above 1 % there is a warning if `refine` does not look further.
+        Share of `inertia_` that one split and merge, or one Lloyd step, could gain, estimated from below, from rows
+        that the last pass drew by their share of the objective. 0 at a local optimum, which need not be the best one.
+        Above 1 % there is a warning if `refine` does not look further.
     feature_deviations_ : float64 ndarray (d,) or None
         Standard deviations of the features, by 2,000 sampled rows; None where rows were assigned in the sketch.
-    preparation_ : Preparation or None
-        What the steps of `preprocess` have found, or those of the fitted sketch store.
-    missing_ : Missing or None
-        How many values were missing, for "mean"; None for others.
+    preparation_, missing_ : Preparation or None, Missing or None
+        Findings of `preprocess` or of the fitted sketch store; how many values were missing, for "mean".
     profile_ : Profile or None
-        Distances and silhouettes of each cluster and its typical rows, from the last pass; `summary` shows them. None
-        for rows that can be read once only.
+        Distances, silhouettes and typical rows of each cluster, for `summary`; None if rows can be read once only.
     feature_words_ : WordTable or None
-        The words behind hashed features: counted by the pass that counts document frequencies, else in a look at some
-        of the documents.
-    assign_space_ : str
-        "original" or "sketch".
-    n_iter_ : int
-        Steps of the last stage of Lloyd, with the epochs between them.
-    converged_ : bool
-        Whether that stage ended by `tol`, or by its schedule behind epochs, and not by `max_iter`.
+        The words behind hashed features, from the pass that counts document frequencies or from some of the documents.
+    assign_space_ : {"original", "sketch"}
+    n_iter_, converged_ : int, bool
+        Steps of the last stage of Lloyd with its epochs, and whether `tol`, or its schedule behind epochs, ended it.
     history_ : list of dict
-        ``{"stage", "iteration", "inertia"}``. Each stage has its own rows and space: "epochs" and "lloyd" the rows that
-        are clustered, sketched; "polish" the sampled original rows; "sphere" (centers of unit length) the rows
-        clustered last; "refine" all original rows.
+        ``{"stage", "iteration", "inertia"}``. Rows and space depend on the stage: "epochs" and "lloyd" the clustered
+        rows, sketched; "polish" the sampled original rows; "sphere" (unit centers) the rows clustered last; "refine"
+        all original rows.
     stages_ : list of Stage
-        Seconds, rows and bytes read of each stage, and the `inertias` of its epochs or steps, as in `history_`; of an
-        epoch, the inertia is that of every batch about the centers that it met. "words" is a look at some documents,
-        which is no pass.
-    n_passes_ : int
-        Number of passes over the data, with the one that counts document frequencies.
-    seed_ : int
-        `random_state` if that is a number, else what was drawn from it: as `random_state` it gives the same fit again.
+        Seconds, rows and bytes read of each stage, and the `inertias` of its epochs or steps, as in `history_`; an
+        epoch's adds up batches about the centers that each met. "words" is a look at some documents, which is no pass.
+    n_passes_, seed_ : int
+        Passes over the data, with the one that counts document frequencies; `random_state` if that is a number, else
+        the drawn one, which gives the same fit again.
     fitted_on_ : dict
-        What the rows were: ``name``, ``files``, ``stored_bytes``, ``dtype``, ``sparse``; and ``process_memory``, bytes
-        that the process held beside data, as the plan took them.
+        ``name``, ``files``, ``stored_bytes``, ``dtype`` and ``sparse`` of the rows; and ``process_memory``, bytes that
+        the process held beside data, as the plan took them.
     tfidf_ : TfIdf or None
-        The document frequencies that rows were weighted by; later documents are weighted by them.
-    n_samples_, n_features_in_, n_components_ : int
-        n, d and m.
-    sketch_ : Sketch
-        The map.
-    plan_ : Plan
-        What was decided before reading.
+        The document frequencies that rows, and later documents, are weighted by.
+    n_samples_, n_features_in_, n_components_ : int, namely n, d and m
+    sketch_, plan_ : Sketch, Plan
+        The map, and what was decided before reading.
     sketch_sample_ : ndarray or csr_array (at most 5000, m), and `sample_labels_` : int32
         Sketched rows of the sample with their clusters, for looking at.
 
@@ -311,32 +284,23 @@ class StreamKMeans(DescribedKMeans):
         X : array-like or sparse matrix (n, d), path or glob, open dataset, Dask array, iterable of chunks, or RowSource
             Whatever `streamkm.open_source` accepts.
         y : ignored
-            Present for scikit-learn's conventions.
         sample_weight : array-like (n,) or float, optional
-            Weights of the rows, not negative; where all are alike, rows are clustered as without. Text and Dask arrays
-            of unknown chunk sizes are read once more for weights that differ: rows must be counted to find theirs.
+            Weights of the rows, not negative; equal weights count as none. For weights that differ, text and Dask
+            arrays of unknown chunk sizes are read once more, to count their rows.
         labels_to : path, optional
-            A Zarr array that is made for the labels, NAME.zarr, where all workers see it: they write it, and no label
-            passes this process. `labels_` is that array then, ``labels_[:]`` gathers it; the last pass is begun anew
-            by a fit that goes on from a checkpoint. Or NAME.csv, NAME.parquet or NAME.parquet/: a table with distances,
-            as `predict_to` writes it, in one more pass; `labels_` is as without. Whether the place can be written to is
-            checked before rows are read.
+            NAME.zarr: a Zarr array of the labels that all workers see and write; no label passes this process.
+            `labels_` is that array then, which ``labels_[:]`` gathers; a fit that goes on from a checkpoint begins the
+            last pass anew. NAME.csv, NAME.parquet or NAME.parquet/: a table with distances, as `predict_to` writes it,
+            in one more pass. Whether the place can be written to is checked before rows are read.
         checkpoint : path, optional
-            An empty or new directory. The state of the fit is saved there every few seconds. A killed fit that is
-            called again with the same data, parameters and weights continues from there, and gives the same result. The
-            directory is removed when the fit is complete. An open `streamkm.engine.checkpoint.Checkpoint` is left to
-            its owner.
-
-        Returns
-        -------
-        self
+            An empty or new directory, for the state of the fit every few seconds. A killed fit that is called again
+            with the same data, parameters and weights continues from there, with the same result. The directory is
+            removed when the fit is complete. An open `streamkm.engine.checkpoint.Checkpoint` is left to its owner.
 
         Raises
         ------
-        InvalidInputError, SourceError
-            For data that cannot be read or are wrong; names the place.
-        InvalidParameterError
-            For a parameter out of range.
+        InvalidInputError, SourceError, InvalidParameterError
+            For data that cannot be read or are wrong, with their place, and parameters out of range.
         MemoryLimitError
             If the work would not fit in memory, before anything is read.
         CheckpointError, InUseError
@@ -373,7 +337,7 @@ class StreamKMeans(DescribedKMeans):
         return self
 
     def _run(self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter, **labels: Any) -> None:
-        """Fit rows, and set what `fit` sets; `labels`: where these go, of the context."""
+        """Fit rows, and set what `fit` sets; `labels`: the context's settings of where labels go."""
         preparation, progress = preparation_for(self, source), Progress(self.progress)
         if preparation is not None and preparation.finding:
             reader = _reader(self, source, plan, "euclidean")
@@ -416,22 +380,19 @@ class StreamKMeans(DescribedKMeans):
     def incremental(self, *, half_life: float | None = None, first_row: int = 0) -> IncrementalKMeans:
         """Make an estimator that takes more rows from here on; the rows of the fit are not read again.
 
-        A fit keeps no original rows. So the exact means of its clusters stand for them, each by the weight of its
-        cluster: sums and counts are carried exactly, distances within the clusters are not.
+        A fit keeps no original rows. The exact means of its clusters stand for them, by the weight of each cluster:
+        sums and counts are carried exactly, distances within the clusters are not.
 
         Parameters
         ----------
-        half_life : float, optional
-            Rows after which a row counts half.
-        first_row : int, default=0
-            Number of the first row, for streams that are merged later.
+        half_life : float, optional, and first_row : int, default=0
+            As for `IncrementalKMeans`.
 
         Returns
         -------
         IncrementalKMeans
-            With the parameters of this estimator that it has, and what `preprocess` has found. It takes later tables,
-            files, AnnData objects and documents like `predict`. Clusters keep their numbers as far as they stay where
-            they are.
+            With this estimator's parameters as far as it has them, and what `preprocess` has found. It takes later
+            tables, files, AnnData objects and documents like `predict`. Clusters that stay keep their numbers.
 
         Raises
         ------
@@ -451,8 +412,8 @@ class StreamKMeans(DescribedKMeans):
         ----------
         X : as for `fit`
         gathers_labels : bool, optional
-            Whether this process gets the labels of all rows during the fit; by default as `fit` without `labels_to`
-            and `checkpoint`. On a cluster they stay on workers, or are written with `labels_to`.
+            Whether this process gets the labels of all rows during the fit; by default as `fit` without `labels_to` and
+            `checkpoint`. On a cluster they stay on workers, or are written with `labels_to`.
 
         Raises
         ------
@@ -473,7 +434,7 @@ class StreamKMeans(DescribedKMeans):
         gathers_labels: bool = True,
         memory_limit: Any = None,
     ) -> Plan:
-        """As `plan`, for an open source and weights of this sum; below another limit if one is given."""
+        """Plan a fit of an open source with weights of this sum, below another memory limit if one is given."""
         given = parameters_of(self)
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
@@ -496,7 +457,7 @@ class StreamKMeans(DescribedKMeans):
 
 
 def resources_of(given: Any, memory_limit: Any, **more: Any) -> Resources:
-    """What a fit with these parameters may take; below another limit if one is given."""
+    """The machine's resources for a fit with these parameters, below another memory limit if one is given."""
     return Resources(
         memory_limit=given.memory_limit if memory_limit is None else memory_limit,
         chunk_bytes=given.chunk_bytes,
@@ -509,20 +470,20 @@ def resources_of(given: Any, memory_limit: Any, **more: Any) -> Resources:
 
 
 def preparation_for(estimator: Any, source: RowSource) -> Preparation | None:
-    """Give the steps that rows of a source go through, to be found; filling comes first. None where there are none."""
+    """The steps that rows of a source go through, to be found, with filling first; None if there are no steps."""
     made = Preparation.of(estimator.preprocess, source.feature_names, source.n_features, source.name)
     made = made.after_fill() if estimator.invalid == "mean" else made
     return made if made.steps else None
 
 
 def rows_to_cluster(estimator: Any, source: RowSource) -> RowSource:
-    """Give the rows that will be clustered; see `planned_rows`."""
+    """The prepared rows to cluster; see `planned_rows`."""
     preparation = preparation_for(estimator, source)
     return source if preparation is None else planned_rows(source, preparation)
 
 
 def labels_stay(executor: Any, source: RowSource, *, has_checkpoint: bool = False) -> bool:
-    """Whether labels that are not written stay on workers: these can make them again, and no checkpoint saves them."""
+    """Whether unwritten labels stay on workers, which can make them again if no checkpoint saves them."""
     by_workers = source.replayable and not source.in_process and not source.streams
     return is_on_cluster(executor) and by_workers and not has_checkpoint
 

@@ -1,4 +1,4 @@
-"""What a fitted estimator holds, and one pass over rows with its model: labels, distances, and where these go."""
+"""Attributes of a fitted estimator, and one pass over rows with its model for labels, distances and their files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from streamkm.sources.prepared import PreparedRows
 
 
 def set_model(estimator: Any, model: Model, **centers: NDArray[Any]) -> None:
-    """Set the model and what it tells; keep centers and means, by their attributes, narrow until they are asked for."""
+    """Set the model and its facts; keep centers and means narrow, by their attributes, until they are asked for."""
     estimator.model_, estimator.sketch_, estimator.assign_space_ = model, model.sketch, model.space
     estimator.n_features_in_, estimator.n_components_ = model.n_features, model.sketch.n_components
     for name in centers:
@@ -59,43 +59,39 @@ def set_model(estimator: Any, model: Model, **centers: NDArray[Any]) -> None:
 def rounded_centers(
     centers: NDArray[np.float64], counts: NDArray[Any], inertia: float, means: NDArray[np.float64], dtype: Any
 ) -> NDArray[Any]:
-    """Centers in a dtype, or in float64 if rounding moves the objective by more than 1e-6 of it.
-
-    Rounding a center c of n rows with mean m to r adds n |r - m|^2 - n |c - m|^2.
-    """
+    """Centers in a dtype, or in float64 if rounding moves the objective by more than 1e-6 of it."""
     if dtype == np.float64:
         return centers
     rounded = centers.astype(dtype)
+    # rounding c of n rows with mean m to r adds n |r - m|^2 - n |c - m|^2
     moved = sum(n * (r - c) @ (r + c - 2 * m) for n, r, c, m in zip(counts, rounded, centers, means, strict=True))
     least = 1e-26 * counts @ np.einsum("ij,ij->i", centers, centers)  # what rounding to float64 may have cost before
     return centers if abs(moved) > 1e-6 * inertia + least else rounded
 
 
 def wide_centers(estimator: Any, name: str) -> NDArray[Any]:
-    """Give what an attribute holds, with all features."""
+    """Give the value of an attribute, with all features."""
     if name not in estimator._narrow:
         raise AttributeError(f"{type(estimator).__name__!r} object has no attribute {name!r}")
     return estimator.model_.columns.wide(estimator._narrow[name])
 
 
 def held_centers(estimator: Any, name: str = "cluster_centers_") -> NDArray[Any]:
-    """Give what an attribute holds; with few features where all have not been asked for."""
+    """Give the value of an attribute, with few features if nobody has asked for all."""
     known = vars(estimator) if name in vars(estimator) else estimator._narrow
     return known[name] if name in known else getattr(estimator, name)
 
 
 def known_means(estimator: Any) -> NDArray[np.float64] | None:
-    """Give the clusters' means, of the columns of `model_`; None where the estimator was loaded."""
+    """Give the clusters' means in the columns of `model_`; None for a loaded estimator."""
     known = "cluster_means_" in estimator._narrow or hasattr(estimator, "cluster_means_")
     return held_centers(estimator, "cluster_means_") if known else None
 
 
 def current_model(estimator: Any) -> Model:
-    """Give what assigns rows: the model, by other centers where `cluster_centers_` was assigned, or written to.
+    """The model that assigns rows, with the centers of `cluster_centers_` only if that was assigned or written to.
 
-    The attribute may be rounded to the data's dtype; the model's centers are not, and count unless it was changed.
-
-    Raises InvalidInputError for centers that no row can be compared with.
+    Model centers are never rounded to the data's dtype. Raises InvalidInputError for centers that rows do not fit.
     """
     model: Model = estimator.model_
     columns, centers = model.columns, np.asarray(held_centers(estimator))
@@ -159,14 +155,14 @@ def set_fitted(estimator: Any, fit: FitState, model: Model, context: FitContext,
 
 
 def set_labels(estimator: Any, labels: Any) -> None:
-    """Labels as an estimator keeps them, in place of earlier ones: an array, or what workers hold until it is asked."""
+    """Keep labels in place of earlier ones: an array, or a handle of labels that workers hold."""
     for name in ("labels_", "_held_labels"):
         vars(estimator).pop(name, None)
     vars(estimator)["_held_labels" if isinstance(labels, HeldLabels) else "labels_"] = labels
 
 
 def known_labels(estimator: Any) -> Any:
-    """Labels of the rows of a fit, as an array or where workers hold them; None if there are none."""
+    """Labels of the rows of a fit, as an array or a handle of those on workers; None if there are none."""
     return vars(estimator).get("labels_", estimator._held_labels)
 
 
@@ -178,7 +174,7 @@ def label_places(path: Any, *, overwrite: bool = False) -> tuple[Any, str | None
 
 
 class Labelling:
-    """One pass of a fitted estimator over rows, each of which gets so many values, within the memory limit."""
+    """One pass of a fitted estimator over rows that gives values for each row, within the memory limit."""
 
     def __init__(
         self,
@@ -214,7 +210,7 @@ class Labelling:
 
     @contextmanager
     def context(self, **given: Any) -> Iterator[PassContext]:
-        """Open the executor, and keep the memory limit meanwhile; `given`: other values of the context."""
+        """Open the executor within the memory limit; `given`: other values of the context."""
         with under_limit(self._memory_limit), open_executor(self._executor, self._n_threads) as workers:
             trim_heap(memory_limit_bytes(self._memory_limit))
             yield PassContext(executor=workers, reader=self.reader, weights=self.weights.each, **given)
@@ -225,7 +221,7 @@ class Labelling:
             yield from map_rows(context, self.model, function, stage, wide=self.n_columns > 0)
 
     def gathered(self, name: str, function: Callable[..., Any], empty: NDArray[Any]) -> NDArray[Any]:
-        """Read the rows once; give the function's values of all, `empty` where there are none."""
+        """Read the rows once; give the function's values for all, or `empty` for no rows."""
         return joined(self.values(name, function), empty, self.reader.source.n_rows)
 
     def write_labels(self, target: Path, *, overwrite: bool) -> None:
@@ -241,7 +237,7 @@ class Labelling:
 def row_values(
     estimator: Any, X: Any, name: str, function: Callable[..., Any], empty: NDArray[Any], n_columns: int = 0
 ) -> Any:
-    """Give the function's values of the rows of X, `empty` where there are none; lazily, for a Dask array."""
+    """Give the function's values for the rows of X, or `empty` for no rows; lazily for a Dask array."""
     check_is_fitted(estimator, "model_")
     source = open_rows(estimator, X, reset=False)
     if is_collection(X) and source.computed is source:
@@ -259,7 +255,7 @@ def write_label_table(estimator: Any, source: RowSource, place: str, *, overwrit
 
 
 def labelled(X: Any, column: str, predict: Callable[[Any], Any], features: Sequence[str], *, overwrite: bool) -> Any:
-    """X with a column of labels; see `BaseKMeans.with_labels`. `predict`: labels of rows. `features`: of the fit."""
+    """X with a column of labels by `predict`; see `BaseKMeans.with_labels`; `features`: those of the fit."""
     # lazy frames of polars say their columns no other way without a warning
     columns = X.collect_schema().names() if hasattr(X, "collect_schema") else getattr(X, "columns", None)
     if columns is None:

@@ -1,4 +1,4 @@
-"""A fitted model as one SELECT that labels the rows of a table in a database, by the steps and centers of the model."""
+"""A fitted model as one SELECT that labels the rows of a table in a database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CELL = "CAST(CASE"  # how features of categories begin
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a database writes names, texts and types."""
+    """Names, texts and types as a database writes them."""
 
     number: str
     text: str
@@ -87,7 +87,7 @@ class _Query:
         self._n_features = 0
 
     def start(self, features: Sequence[str], kept: Sequence[str], table: str, preparation: Preparation | None) -> None:
-        """Take features of a table as numbers: NULL where they are missing or not finite, or filled with means."""
+        """Take features of a table as numbers: NULL if missing or not finite, or filled with means."""
         self._n_features = len(features)
         source = ".".join(self._dialect.name(part) for part in table.split("."))
         kept_columns = (f"{self._dialect.name(name)} AS {alias}" for name, alias in zip(kept, self._kept, strict=True))
@@ -104,7 +104,7 @@ class _Query:
         self.add(finite)
 
     def add(self, made: Callable[[int, str], str], more: Sequence[str] = ()) -> None:
-        """Add a step, by what it makes of each feature; `more`: further columns."""
+        """Add a step by its expression of each feature; `more`: further columns."""
         features = [made(number, f"f{number}") for number in range(self._n_features)]
         self._step([*self._kept, *_named(features), *more])
 
@@ -122,7 +122,7 @@ class _Query:
         self.add_on(numbers, "CASE WHEN norm > 0 THEN {0} / norm ELSE {0} END")
 
     def add_total(self, numbers: Sequence[int]) -> None:
-        """Scale chosen features so that they add up; negative ones are no use."""
+        """Scale chosen features so that they add up; negative totals give NULL."""
         listed, factor = [f"f{n}" for n in numbers], f"({_number(TOTAL)} / total)"
         self.add(lambda _, feature: feature, [f"{_sum(listed)} AS total", f"{_least(listed)} AS lowest"])
         self.add_on(numbers, f"CASE WHEN lowest < 0 THEN NULL WHEN total = 0 THEN {{0}} ELSE {{0}} * {factor} END")
@@ -160,20 +160,20 @@ def _add_steps(query: _Query, preparation: Preparation, n_features: int) -> None
 
 
 def _clipped(table: Table) -> Callable[[int, str], str]:
-    """What the bounds of a table make of each feature; NULL stays NULL."""
+    """Expression of a feature within the bounds of a table; NULL stays NULL."""
     case = "CASE WHEN {0} < {1} THEN {1} WHEN {0} > {2} THEN {2} ELSE {0} END"
     return lambda number, feature: case.format(feature, _number(table.low[number]), _number(table.high[number]))
 
 
 def _scaled(scaling: Scaling, n_features: int) -> Callable[[int, str], str]:
-    """What a shift and a factor make of each feature."""
+    """Expression of a feature with its shift and factor."""
     factor = lengthened(scaling.factor, n_features, 1.0)
     shift = scaling.shift if len(scaling.shift) else np.zeros(n_features)
     return lambda number, feature: f"({feature} - {_number(shift[number])}) * {_number(factor[number])}"
 
 
 def _features(estimator: Any, dialect: Dialect, columns: Any, n_features: int) -> tuple[list[str], list[str]]:
-    """Expressions of the features, and the columns that they are made of."""
+    """Expressions of the features, and their columns."""
     table = getattr(estimator, "fitted_on_", {}).get("made_with", {}).get("table", {})
     categories = table.get("categories", {})
     names = list(vars(estimator).get("feature_names_in_", ()))
@@ -229,7 +229,7 @@ def _least(names: Sequence[str]) -> str:
 
 
 def _sum(terms: Sequence[str]) -> str:
-    """A sum in brackets that are as deep as the logarithm of its terms: databases bound the depth."""
+    """A sum in brackets as deep as the logarithm of its terms, because databases bound the depth."""
     if len(terms) <= 8:
         return f"({' + '.join(terms)})"
     middle = len(terms) // 2

@@ -1,4 +1,4 @@
-"""An update of an `IncrementalKMeans`: two passes over new rows, and what is known of all rows afterwards."""
+"""Updates of an `IncrementalKMeans`: two passes over new rows, and the facts of all rows afterwards."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ N_TRAITS = 3  # features of a cluster that are told, of those whose mean moved m
 def _opened(
     labelling: Labelling, stream: Stream, labels_to: Path | None, checkpoint: Any, kind: str
 ) -> Iterator[PassContext]:
-    """The context of an update or a relabelling; a checkpoint keeps what these do."""
+    """The context of an update or a relabelling; a checkpoint saves its stages."""
     estimator, weights, source = labelling.estimator, labelling.weights, labelling.reader.source
     more = {"seed": estimator.seed_, "next row": stream.next_row, "factor": weights.factor, "kind": kind}
     if stream.followed is not None:
@@ -62,7 +62,7 @@ def _opened(
 
 
 def drift_of(estimator: Any, stream: Stream, observed: Observed) -> Drift:
-    """Compare new rows with those of before, which the kept rows stand for, about the centers of before."""
+    """Compare new rows with earlier ones, which the kept rows stand for, about the earlier centers."""
     followed, gathered = stream.followed, observed.gathered
     assert followed is not None
     assert gathered.profile is not None
@@ -89,7 +89,7 @@ def observe_rows(
 
 
 def new_clusters(estimator: Any, clusters: TrackedClusters, ids: list[int]) -> tuple[NewCluster, ...]:
-    """What sets clusters with these ids apart from all rows."""
+    """Traits of the clusters with these ids."""
     preparation, name, told = estimator.preparation_, feature_namer(estimator), []
     of_all = clusters.counts @ clusters.means / max(float(clusters.counts.sum()), 1e-300)
     for at in np.searchsorted(clusters.ids, ids).tolist():
@@ -109,7 +109,7 @@ def update_rows(
     labels_to: Any,
     checkpoint: Any,
 ) -> tuple[Stream, NDArray[np.int32] | HeldLabels, dict[str, Any]]:
-    """The stream after new rows, their labels (n,), and what `Update` tells; only a first update changes the stream."""
+    """The stream after new rows, their labels (n,), and fields of `Update`; only a first update changes the stream."""
     source, first_new, rule = labelling.reader.source, stream.next_row, stream.rule
     estimator, weights = labelling.estimator, labelling.weights
     n_before, n_told = stream.n_rows, 0 if stream.followed is None else len(stream.followed.events)
@@ -172,7 +172,7 @@ def update_rows(
 def _counted_part(
     labelling: Labelling, known: TrackedClusters, part: Part, seen: Observed, drift: Drift, rule: CoresetRule
 ) -> tuple[Part, Drift, Ground]:
-    """Drawn rows that count, drift with the others, and what is near."""
+    """Drawn rows that count, the drift with the far ones, and the ground that tells them apart."""
     row_weight = labelling.weights.factor * float(seen.gathered.totals.counts.sum()) / max(seen.n_valid, 1)
     ground = Ground.of(known, part, row_weight)
     is_far = ground.is_far(part.X)
@@ -189,7 +189,7 @@ def _counted_part(
 
 
 def _goes_on(followed: Followed, settings: FollowSettings, drift: Any, more: Part, ground: Any) -> bool:
-    """Whether new rows are few and like those before, so that nothing is to be split or joined."""
+    """Whether new rows are so few and alike that no cluster needs a split or a join."""
     clusters, new = followed.clusters, more.total_weight
     calm = drift.verdict == "stable" and not len(ground.groups)
     fits = settings.fewest <= clusters.n_clusters <= settings.most
@@ -199,7 +199,7 @@ def _goes_on(followed: Followed, settings: FollowSettings, drift: Any, more: Par
 def relabel_rows(
     labelling: Labelling, stream: Stream, labels_to: Path | None, checkpoint: Any
 ) -> tuple[Followed, NDArray[np.int32] | HeldLabels]:
-    """Read all rows so far once more: label them by the centers, and count them anew, exactly, but for far ones."""
+    """Read all rows so far once more: label them by the centers, and count all but far ones anew, exactly."""
     followed = stream.followed
     if followed is None or stream.is_waiting:
         raise InvalidInputError("relabel counts all rows about the clusters that update has found; call update first")
@@ -231,7 +231,7 @@ def _label(
     *,
     stays: bool,
 ) -> tuple[TrackedClusters, AssignResult]:
-    """Clusters with the rows labelled by their centers, but for far ones; `stays`: whether workers hold the labels."""
+    """Clusters with the labelled rows, without far ones; `stays`: whether workers hold the labels."""
     model, decay = _model_of(labelling.model, clusters), Decay(rule.half_life, int(chunk_rows.sum()) - 1)
     ground = None if ground is None or np.isinf(ground.limit) else replace(ground, centers=clusters.centers)
     held = HeldLabels(chunk_rows, context.executor) if stays else None

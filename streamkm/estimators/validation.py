@@ -1,7 +1,4 @@
-"""Parameters and arguments of the estimators: what they may be, and what to say of anything else.
-
-Knows no estimator.
-"""
+"""Checks of the parameters and arguments of estimators, with the messages for wrong ones; knows no estimator."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ Rule = tuple[Callable[[Any], Any], str]  # whether a value will do, and what is 
 
 
 def integer(smallest: int, *, or_auto: bool = False) -> Rule:
-    """The rule of a whole number, or of "auto" where that may be."""
+    """The rule of a whole number, or of "auto" if allowed."""
 
     def allowed(value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, Integral):
@@ -54,7 +51,7 @@ def integer(smallest: int, *, or_auto: bool = False) -> Rule:
 
 
 def number(allowed: Callable[[float], bool], needed: str, *, optional: bool = False) -> Rule:
-    """The rule of a real number, or of None where that may be."""
+    """The rule of a real number, or of None if allowed."""
     return lambda value: optional if value is None else allowed(as_number(value)), needed
 
 
@@ -80,7 +77,7 @@ RULES: dict[str, Rule] = {
 
 
 def check_value(name: str, value: Any, rule: Rule, beside: str = "") -> None:
-    """Refuse a value that a rule does not allow, saying what is needed."""
+    """Refuse a value that a rule does not allow, with the values that are needed."""
     allowed, needed = rule
     if not allowed(value):
         raise InvalidParameterError(f"{name}={value!r}{beside}; needed: {needed}")
@@ -103,7 +100,7 @@ def check_values(estimator: Any, **own: Rule) -> None:
 
 
 def check_parameters(estimator: Any) -> None:
-    """Refuse parameters of a `StreamKMeans` that are out of range, saying what is needed."""
+    """Refuse parameters of a `StreamKMeans` that are out of range."""
     check_values(estimator)
     if estimator.metric == "spherical" and full_options("sketch", estimator.sketch).assign_space == "sketch":
         raise InvalidParameterError('metric="spherical" needs original rows: SketchOptions(assign_space="original")')
@@ -119,12 +116,12 @@ def cluster_range(n_clusters: Any) -> tuple[int, int]:
 
 
 def check_stream_parameters(estimator: Any) -> None:
-    """Refuse parameters of an `IncrementalKMeans` that are out of range, saying what is needed."""
+    """Refuse parameters of an `IncrementalKMeans` that are out of range."""
     check_values(estimator, n_clusters=(cluster_range, ""), metric=one_of(get_args(Metric)))
 
 
 def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:
-    """Refuse what is no way to start, or no k centers; warn where there is only one way to start."""
+    """Refuse unknown starts and other numbers of centers than k; warn if `n_init` has no effect."""
     if isinstance(init, str):
         allowed, needed = one_of(STARTS)
         check_value("init", init, (allowed, f"{needed}, a function, or an array of centers"))
@@ -136,7 +133,7 @@ def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:
 
 
 def given_start(init: Any) -> Any:
-    """`init` as fits take it: a name or a function as it is, centers of any kind as float64 (k, d)."""
+    """`init` for fits: a name or a function unchanged, any centers as float64 (k, d)."""
     if isinstance(init, str) or callable(init):
         return init
     check_unmasked(init, "init", "pass centers whose values are all known")
@@ -150,46 +147,44 @@ def given_start(init: Any) -> Any:
 
 
 def digest(values: NDArray[Any]) -> str:
-    """What tells one array from another."""
+    """SHA-256 of an array."""
     return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
 
 
 def as_number(value: Any) -> float:
-    """A number of Python's or NumPy's as a float; NaN for anything else."""
+    """A number of Python or NumPy as a float; NaN for anything else."""
     return float(value) if isinstance(value, Real) and not isinstance(value, bool | np.bool_) else np.nan
 
 
 def parameters_of(estimator: Any) -> Any:
-    """The parameters of an estimator as attributes, NumPy's numbers as Python's, which files and plans can hold.
-
-    Options in full. Those that a subclass sets itself and does not take too, which `get_params` leaves out.
-    """
+    """Parameters of an estimator as attributes: options in full, NumPy's numbers as Python's, for files and plans."""
+    # not get_params, which leaves out those that a subclass sets itself and does not take
     values = {name: value.item() if isinstance(value, np.generic) else value for name, value in vars(estimator).items()}
     return SimpleNamespace(**values | {name: full_options(name, values[name]) for name in OPTIONS if name in values})
 
 
 def searching(given: Any) -> dict[str, Any]:
-    """How centers are found, as the settings of every fit have it."""
+    """Settings of the search for centers, for every fit."""
     named = {name: getattr(given, name) for name in ("n_clusters", "n_init", "max_iter", "tol")}
     return {**named, "init": given_start(given.init)}
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Sample weights, told apart: rows that weigh alike are clustered as rows without weights are, to the bit."""
+    """Checked sample weights; equal weights give the same bits as no weights."""
 
     each: NDArray[np.float64]  # (n,); empty where all rows weigh alike
     factor: float = 1.0  # what every row weighs then, by which counts and objective are multiplied; else 1
     n_given: int | None = None  # how many weights were given; None for a number, or nothing
 
     def check_rows(self, n_rows: int | None, name: str) -> None:
-        """Refuse another number of weights than of rows, where both are known."""
+        """Refuse another number of weights than of rows, if both are known."""
         if None not in (self.n_given, n_rows) and self.n_given != n_rows:
             raise InvalidInputError(f"sample_weight has {self.n_given:,} values; {name} has {n_rows:,} rows")
 
 
 def check_weights(sample_weight: ArrayLike | None) -> Weights:
-    """What is given as `sample_weight`: nothing, one number for all rows, or one for each."""
+    """Check a `sample_weight`: None, one number for all rows, or one for each."""
     if sample_weight is None:
         return Weights(NO_WEIGHTS)
     check_unmasked(sample_weight, "sample_weight", "pass sample_weight.filled(0) to give such rows no weight")
@@ -216,7 +211,7 @@ def centers_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def drawn_seed(random_state: Any) -> int:
-    """The seed that a `random_state` gives: itself if it is a number, else the next that is drawn from it."""
+    """The seed of a `random_state`: itself if it is a number, else the next number drawn from it."""
     if isinstance(random_state, Integral):
         return int(random_state)
     return int(check_random_state(random_state).randint(0, 2**32, dtype=np.uint32))
@@ -229,7 +224,7 @@ def random_streams(seed: int) -> np.random.SeedSequence:
 
 
 def is_in_memory(X: Any) -> bool:
-    """Whether X is data that scikit-learn validates (NumPy, SciPy, pandas, nested lists), not something to open."""
+    """Whether scikit-learn can validate X (NumPy, SciPy, pandas, nested lists); other data are opened."""
     if is_collection(X) or is_bfloat16(X):
         return False
     if isinstance(X, np.ndarray) or sp.issparse(X) or hasattr(X, "iloc"):
@@ -240,7 +235,7 @@ def is_in_memory(X: Any) -> bool:
 
 
 def joined(parts: Iterable[NDArray[Any]], empty: NDArray[Any], n_rows: int | None) -> NDArray[Any]:
-    """The parts one behind the other, `empty` where there are none; not held twice where their rows are known."""
+    """Joined parts, or `empty` for none; not held twice if the number of rows is known."""
     if n_rows is None:
         gathered = list(parts)
         return np.concatenate(gathered) if gathered else empty
@@ -254,12 +249,12 @@ def joined(parts: Iterable[NDArray[Any]], empty: NDArray[Any], n_rows: int | Non
 
 
 def is_sketch(value: Any) -> bool:
-    """Whether a value is a sketch, made already."""
+    """Whether a value is an instance of a sketch."""
     return isinstance(value, Sketch) and not isinstance(value, type)
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: sketches as what tells them apart, functions as names, infinity and NaN as null."""
+    """A JSON value: sketches as facts that identify them, functions as names, infinity and NaN as null."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     elif isinstance(value, SketchOptions | KernelOptions | Nystroem):
