@@ -1,4 +1,1 @@
-"""The command line: commands, configuration files and result files.
-
-Commands import what they need inside their functions, so that ``--help`` is quick. Nothing here computes clusters.
-"""
+"""Commands, configuration and results; commands import inside their functions, so that ``--help`` is quick."""

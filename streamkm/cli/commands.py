@@ -1,4 +1,4 @@
-"""The commands that take rows alone: ``streamkm sketch``, ``sweep`` and ``dedupe``. The work is done elsewhere."""
+"""Commands that take rows alone: ``streamkm sketch``, ``sweep`` and ``dedupe``; other packages do the work."""
 
 from __future__ import annotations
 
@@ -113,10 +113,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
 
 
 def clusters_of(text: str) -> list[int]:
-    """Numbers of clusters that a text names: ``50``, ``2,5,10``, ``2:200`` (200 among them) or ``10:200:10``.
-
-    Raises InvalidParameterError for anything else, or no number.
-    """
+    """Read numbers of clusters (``50``, ``2,5,10``, ``2:200``, ``10:200:10``); InvalidParameterError for other text."""
     found: list[int] = []
     for part in text.split(","):
         try:

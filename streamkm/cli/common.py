@@ -1,7 +1,7 @@
-"""What commands share: options, what messages say in their words, rows that no configuration names, logging, stdout.
+"""Options, messages, logging and output that commands share.
 
-A flag that stands for a key of the configuration has the name of that key; `schema` checks its value. Messages name
-the options of the command: ``invalid="skip"`` is an option of Python's.
+A flag has the name of its configuration key, whose value `schema` checks. Messages name options of the command, not
+Python's ``invalid="skip"``.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _NAMED = re.compile(
 
 
 def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
-    """One decorator in place of several."""
+    """Join decorators into one."""
     return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 def counts_of(value: str) -> int | tuple[int, int]:
-    """A number of clusters, or the fewest and the most."""
+    """Read a number of clusters, or the fewest and the most."""
     counts = value.split(":")
     if len(counts) > 2 or not all(count.isdecimal() for count in counts):
         raise click.BadParameter(f"{value!r} is no number of clusters, like 20, nor fewest and most, like 10:40")
@@ -49,7 +49,7 @@ def counts_of(value: str) -> int | tuple[int, int]:
 
 
 def _steps(value: str) -> list[str] | dict[str, Any]:
-    """Steps by name, or by name and columns, as in ``log1p:fare,standardize:age+income``."""
+    """Read steps by name, or by name and columns, as in ``log1p:fare,standardize:age+income``."""
     if ":" not in value:
         return [] if value == "none" else value.split(",")
     steps: dict[str, Any] = {}
@@ -136,12 +136,12 @@ result_options = _together(
 
 
 def invalid_option(*choices: str, text: str) -> Callable[..., Any]:
-    """Treatment of rows with NaN or infinity: `invalid`."""
+    """The option ``--invalid``: treatment of rows with NaN or infinity."""
     return click.option("--invalid", type=click.Choice(choices), default="raise", show_default=True, help=text)
 
 
 def in_words_of(command: click.Command | None, text: str) -> str:
-    """A message with the options and keys that a command has for the parameters in it."""
+    """Replace Python's parameters in a message by the command's options and keys."""
     from streamkm.cli.schema import SECTIONS
 
     known = command.params if command is not None else ()
@@ -169,14 +169,14 @@ def in_words_of(command: click.Command | None, text: str) -> str:
 
 
 class _Formatter(logging.Formatter):
-    """Log lines and the tracebacks below them, without secrets of URLs."""
+    """A formatter of log lines and tracebacks that masks secrets in URLs."""
 
     def format(self, record: logging.LogRecord) -> str:
         return without_secrets(super().format(record))
 
 
 class Talk:
-    """Logging and what is printed, for the time of one command; puts everything back afterwards."""
+    """Logging and output of one command; restores the logger at the end."""
 
     def __init__(self, *, quiet: bool, verbose: bool, **_: Any):
         if quiet and verbose:
@@ -201,16 +201,16 @@ class Talk:
         self._logger.setLevel(self._old_level)
 
     def prepare(self, estimator: Any, **given: Any) -> Any:
-        """The estimator, without bars where the command is quiet; what it was saved with stays where that is "auto"."""
+        """Set an estimator's executor, and other values that are not "auto"; no bars if the command is quiet."""
         how = {name: value for name, value in given.items() if name == "executor" or value != "auto"}
         return estimator.set_params(**how, **({"progress": False} if self._quiet else {}))
 
     def progress(self) -> Progress:
-        """Stages of work that no estimator does, with bars where there are bars."""
+        """Progress of work that no estimator does."""
         return Progress(self._bars)
 
     def plan(self, plan: Plan) -> None:
-        """Log what will be done."""
+        """Log a plan."""
         self._logger.info("%s: %d passes, labels %s", plan.source, plan.passes, dict(plan.lines())["assignment"])
         for label, text in plan.lines():
             self._logger.debug("plan: %s: %s", label, text)
@@ -227,7 +227,7 @@ class Talk:
         self.show("\n".join(lines))
 
     def book(self, name: str, summary: dict[str, Any], until: float) -> None:
-        """Add to a summary, as a stage, the time `until` then that no stage of it has; and what was compiled."""
+        """Add a stage to a summary for the time until `until` that its stages leave out, and one for compilation."""
         stages = [stage for stage in summary["stages"] if stage["name"] != COMPILING.name]
         compiled = COMPILING.seconds - self._compiled
         rest = max(0.0, until - self._started - compiled - sum(stage["seconds"] for stage in stages))
@@ -237,7 +237,7 @@ class Talk:
         summary |= {"stages": stages, "seconds": sum(stage["seconds"] for stage in stages)}
 
     def time(self, stages: Iterable[Mapping[str, Any]] = ()) -> tuple[str, str]:
-        """Label and text: the wall time of the command, and what took it."""
+        """Label and text of the wall time of the command and its parts."""
         spent = {stage["name"]: stage["seconds"] for stage in stages if stage["name"] != COMPILING.name}
         spent["compiling kernels that no run before needed"] = COMPILING.seconds - self._compiled
         told = ", ".join(f"{name}: {seconds:.1f} s" for name, seconds in spent.items() if seconds >= 0.05)
@@ -248,9 +248,9 @@ class Talk:
 def work(
     paths: Sequence[str], settings: Sequence[str], options: Mapping[str, Any], beside: str | None = None
 ) -> Iterator[RowSource]:
-    """What a command without a configuration reads, on the cluster that its settings name.
+    """Open the data of a command without configuration, on the cluster of its settings.
 
-    Documents are weighted by frequencies that are counted now, but for those that are appended to a store.
+    Rows to append to a store keep given frequencies; other documents are weighted by frequencies that are counted now.
     """
     from streamkm.cli.config import open_work
     from streamkm.engine import open_cluster
@@ -269,7 +269,7 @@ def work(
 
 
 def parsed(settings: Sequence[str], sections: Sequence[str] = ("data",)) -> list[Override]:
-    """What each ``--set KEY=VALUE`` sets, and each flag of the command with the name of a key of `sections`."""
+    """Overrides by each ``--set KEY=VALUE``, and by each flag with the name of a key of `sections`."""
     from streamkm.cli.config import Override, parse_set
     from streamkm.cli.schema import SECTIONS
 

@@ -1,8 +1,4 @@
-"""config.yaml to objects: a source, an estimator, where results go, and the Dask cluster to work on.
-
-Responsible for reading YAML safely, for overrides from the command line, and for what paths are relative to. The only
-module that imports yaml. No configuration is passed to what lies below: sources and estimators get plain arguments.
-"""
+"""Source, estimator, output and Dask cluster from config.yaml and overrides; the only module that imports yaml."""
 
 from __future__ import annotations
 
@@ -43,7 +39,7 @@ _DIALECT = {"format", "dtype", "storage_options", *CSV_KEYS}
 
 
 class Run(NamedTuple):
-    """What a configuration describes."""
+    """Objects that a configuration describes."""
 
     data: Opened  # the source, and how documents become rows, if it is one of documents
     estimator: StreamKMeans | StreamKernelKMeans
@@ -52,14 +48,14 @@ class Run(NamedTuple):
     checkpoint: str | None  # directory that was given; None for the one beside the results
 
     def plan(self) -> Plan:
-        """What a fit would do; one pass may count document frequencies."""
+        """Plan the fit; one pass may count document frequencies."""
         plan = self.plan_for(self.data.source)
         before = (*plan.passes_before, *(("idf",) if self.data.counts else ()))
         passes = plan.passes + self.data.counts + (self.output.labels in ("csv", "parquet"))
         return replace(plan, passes=passes, passes_before=before)
 
     def plan_for(self, source: RowSource, memory_limit: Any = None) -> Plan:
-        """What a fit of a source would do, below another limit if one is given."""
+        """Plan a fit of a source, below another memory limit if one is given."""
         if isinstance(self.estimator, StreamKMeans):
             check_parameters(self.estimator)
             written = self.output.labels == "zarr"
@@ -68,7 +64,7 @@ class Run(NamedTuple):
 
 
 class Override(NamedTuple):
-    """A value given on the command line."""
+    """A value from the command line."""
 
     key: str  # ``section.key``
     value: Any  # as YAML would give it
@@ -76,10 +72,7 @@ class Override(NamedTuple):
 
 
 def parse_set(text: str) -> Override:
-    """Read ``section.key=value``; the value is YAML, such as ``50``, ``auto``, ``[a.svm, b.svm]``.
-
-    Raises ConfigError: no ``=``, no section, or a value that is not YAML.
-    """
+    """Read ``section.key=value``, a value in YAML such as ``50`` or ``[a.svm, b.svm]``; ConfigError for other text."""
     key, equals, value = text.partition("=")
     origin = f"--set {text}" if key.strip() != "data.storage_options" else f"--set {key}={MASK}"  # these are secrets
     if not equals or key.count(".") != 1:
@@ -89,10 +82,9 @@ def parse_set(text: str) -> Override:
 
 
 def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] = ()) -> Run:
-    """The objects that a configuration file, overrides, or both describe; the source is open, and no row is read.
+    """Open the source and make the objects of a configuration file, overrides, or both; reads no row.
 
-    Relative paths of the file are relative to its directory, those of overrides to the current one. Later overrides
-    win.
+    Relative paths start at the file's directory, or at the current one in overrides. Later overrides win.
     """
     values, origins = _read(Path(path)) if path is not None else ({}, {})
     for override in overrides:
@@ -116,7 +108,7 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
 
 
 def _estimator(found: Any, source: RowSource) -> StreamKMeans | StreamKernelKMeans:
-    """The estimator that is described: of kernel k-means where there is a section for it."""
+    """The estimator of a configuration: kernel k-means if it has that section."""
     given = found.estimator.model_dump(exclude_unset=True, exclude={"checkpoint"})
     if found.kernel is None:
         return _made(StreamKMeans, {"preprocess": usual_steps(source, found.estimator.metric)} | given)
@@ -126,7 +118,7 @@ def _estimator(found: Any, source: RowSource) -> StreamKMeans | StreamKernelKMea
 
 
 def _made(kind: Any, values: dict[str, Any]) -> Any:
-    """An estimator with parameters, those of options gathered in them; a name alone where nothing else is said."""
+    """An estimator with parameters, grouped into options unless a name alone is given."""
     for name in OPTIONS.keys() & inspect.signature(kind).parameters:
         own = {key: values.pop(key) for key in inspect.signature(OPTIONS[name]).parameters if key in values}
         full = OPTIONS[name](**own)
@@ -136,7 +128,7 @@ def _made(kind: Any, values: dict[str, Any]) -> Any:
 
 
 def inspected(path: str, overrides: Sequence[Override]) -> str:
-    """Text on a source; on a table of which nothing is said also each column, and the command that fits it."""
+    """Text on a source; for a table without overrides also on each column, with a command that fits it."""
     form = {each.key.removeprefix("data."): each.value for each in overrides}
     if form.keys() <= _DIALECT:
         try:
@@ -154,9 +146,9 @@ def open_work(
     *,
     beside: str | os.PathLike[str] | None = None,
 ) -> Run:
-    """What commands without an estimator read and work on; `overrides` set keys of how they are read.
+    """Open the data and cluster of commands without an estimator; `overrides` set keys of data, text and cluster.
 
-    `beside`: a model; documents and tables are opened as those that it was fitted on, but for what `overrides` say.
+    Documents and tables are opened like those of the model `beside`, except for keys in `overrides`.
     """
     for override in overrides:
         if override.key.partition(".")[0] not in ("data", "text", "cluster"):
@@ -174,7 +166,7 @@ def open_work(
 
 
 def _below(base: Path, path: Any) -> Any:
-    """A path, or a list, seen from `base`: left alone if absolute, an address or at home; no glob is in `base`."""
+    """A path, or a list, relative to `base` unless absolute, a URL or at home; globs never match in `base` itself."""
     if isinstance(path, list):
         return [_below(base, each) for each in path]
     if not isinstance(path, str) or "://" in path or path.startswith("~") or os.path.isabs(path):
@@ -188,7 +180,7 @@ _FLOAT = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the plain words of its release 1.2: ``1e-4`` is a number, ``on``, ``12:30`` and ``010`` are text."""
+    """YAML with the scalars of version 1.2: ``1e-4`` is a number; ``on``, ``12:30`` and ``010`` are text."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -202,7 +194,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
-    """The values of a file, paths seen from where it is, and ``file:line`` of each section and key."""
+    """Values of a file, with paths relative to it, and ``file:line`` of each section and key."""
     try:
         values, node = _load_yaml(path.read_bytes(), str(path))
     except OSError as error:
@@ -221,7 +213,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
 
 
 def _note_places(origins: dict[tuple[str, ...], str], node: yaml.Node, path: Path, *outer: str) -> None:
-    """Add ``file:line`` of each key of a mapping, and of those below it; a repeated key is refused."""
+    """Add ``file:line`` of each key of a mapping, and of those below it; refuse a repeated key."""
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         name, line = (*outer, str(key.value)), key.start_mark.line + 1
         if name in origins:

@@ -1,8 +1,4 @@
-"""Sources as a configuration describes them: files of rows, or of documents with how these are hashed and weighted.
-
-What is read as documents, how a fit of them is written down beside its model, and how later documents are opened alike.
-Knows neither YAML nor sections.
-"""
+"""Sources of configured files, documents with their hashing and weights, and the settings that later documents need."""
 
 from __future__ import annotations
 
@@ -27,14 +23,13 @@ from streamkm.text import FeatureHashing, TfIdf
 
 TEXT, TFIDF = "text.json", "tfidf.npz"
 _DOCUMENTS = ("lines", "files", "jsonl", "csv", "parquet")  # formats
-READING = {"field", "delimiter", "header", "decode_error"}
-"""Options of `open_documents`: where in a file documents stand."""
+READING = {"field", "delimiter", "header", "decode_error"}  # options of `open_documents`: places of documents
 HASHING = {option.name for option in dataclasses.fields(FeatureHashing)}
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A source, open."""
+    """An open source and its text settings."""
 
     source: RowSource  # not weighted yet where `counts`
     counts: bool = False  # whether document frequencies are still to be counted, in a pass over all documents
@@ -43,7 +38,7 @@ class Opened:
     sublinear_tf: bool = False  # whether logarithms of counts are weighted; see `open_documents`
 
     def weighted(self, executor: Any = "auto", memory_limit: Any = "auto") -> RowSource:
-        """The source with its rows weighted; counts frequencies, if that is to be done. O(characters)."""
+        """The source with weighted rows; counts frequencies if needed, in O(characters)."""
         if not self.counts:
             return self.source
         weights = {"sublinear_tf": self.sublinear_tf}
@@ -51,9 +46,9 @@ class Opened:
 
 
 def open_configured(paths: str | Sequence[str], data: Mapping[str, Any], text: Any) -> Opened:
-    """Files as rows, or as documents where their format, their suffix, or for tables ``text.field`` says so.
+    """Open files as rows, or as documents if the format, the suffix, or for tables ``text.field`` says so.
 
-    `data`: options of `open_source`, of which documents take `format`. `text`: the section of that name.
+    `data`: options of `open_source`; documents take `format` of them. `text`: the section of that name.
     """
     listed = [paths] if isinstance(paths, str) else list(paths)
     form = data.get("format")
@@ -85,23 +80,20 @@ def open_configured(paths: str | Sequence[str], data: Mapping[str, Any], text: A
 
 
 def usual_steps(source: RowSource, metric: str) -> list[str] | None:
-    """The steps of rows for which none are named: of tables with text, whose categories must not dominate."""
+    """Default steps of rows: "table" for tables with text, whose categories must not dominate."""
     table = (source.made_with or {}).get("table") or {}
     return ["table"] if table.get("categories") and not source.is_sparse and metric == "euclidean" else None
 
 
 def write_text_settings(directory: Path, source: RowSource, text: Mapping[str, Any]) -> None:
-    """Write how documents were opened, so that later ones can be opened alike; nothing for rows.
-
-    `directory`: gets ``text.json``, and ``tfidf.npz`` with the frequencies if there are some. `text`: of `Opened`.
-    """
+    """Write settings of documents to ``text.json``, and frequencies to ``tfidf.npz``; nothing for rows."""
     if text:
         tfidf = TFIDF if write_frequencies(directory / TFIDF, source) else False
         (directory / TEXT).write_text(json.dumps({**text, "tfidf": tfidf}, indent=2) + "\n", "utf-8")
 
 
 def write_frequencies(path: str | os.PathLike[str], source: RowSource) -> str | None:
-    """Write the document frequencies that rows are weighted by; give the path, or None for rows that are not."""
+    """Write the document frequencies of weighted rows; return the path, or None for unweighted rows."""
     if not isinstance(source, TfIdfRows):
         return None
     source.tfidf.save(path, overwrite=True)
@@ -109,10 +101,7 @@ def write_frequencies(path: str | os.PathLike[str], source: RowSource) -> str | 
 
 
 def read_text_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read what `write_text_settings` wrote: `format` and keys of ``text``; empty where there is nothing.
-
-    Raises ModelFileError if the file is no such thing.
-    """
+    """Read settings of `write_text_settings`, or none if there is no file; ModelFileError for another file."""
     path = Path(directory) / TEXT
     try:
         settings = {**json.loads(path.read_text("utf-8"))}
@@ -126,6 +115,6 @@ def read_text_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_table_settings(model: str | os.PathLike[str], path: str) -> dict[str, Any]:
-    """Keys of ``data`` that open the table `path` as that of the fit of a model; none for other files."""
+    """Keys of ``data`` that open the table `path` like that of a model's fit; none for other files."""
     fitted_on = FitInfo.load(model).source or {}
     return path_options(table_options(fitted_on.get("made_with"), fitted_on.get("id_column")), path)

@@ -1,4 +1,4 @@
-"""The commands ``streamkm fit`` and ``plan``, which take the same arguments; the work is done elsewhere."""
+"""Commands ``streamkm fit`` and ``plan``, which take the same arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_THIS_COMMAND = ("executor", "progress", "memory_limit")  # parameters that c
 
 
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What `fit` and `plan` are given."""
+    """Options of `fit` and `plan`."""
     how = "Number of clusters; needed without a configuration. With --incremental a range, too."
     command = click.option("-k", "--n-clusters", type=counts_of, metavar="K|FEWEST:MOST", help=how)(command)
     return click.argument("inputs", nargs=-1, required=True, metavar="CONFIG.yaml | DATA...")(run_options(command))
@@ -100,10 +100,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
 def _check_places(
     run: Run, place: Path, checkpoint: str | None, many: Any, options: dict[str, Any]
 ) -> tuple[str, bool]:
-    """What tells the run from others, and whether it may replace results; refuses a directory of other files.
-
-    Ends the command if it is to be resumed and the directory has its results.
-    """
+    """Digest of the run, and whether it may replace results; refuses other files; ends a complete resumed run."""
     from streamkm.cli.results import SUMMARY, check_target, digest_of, earlier_run
     from streamkm.engine.checkpoint import forget, saved_stages
     from streamkm.estimators.validation import plain
@@ -138,7 +135,7 @@ def _check_places(
 
 
 def _planned(run: Run) -> Plan:
-    """What a fit will do; refused before it reads a row where a model that goes on is wanted and cannot be made."""
+    """Plan of the fit; refuses a model that goes on if it cannot be made, before a row is read."""
     from streamkm.estimators.incremental import unfitted_incremental
     from streamkm.estimators.kmeans import StreamKMeans
 
@@ -158,7 +155,7 @@ def _planned(run: Run) -> Plan:
 
 
 def _choose_number(estimator: Any, source: Any, many: Any) -> None:
-    """Give an estimator the number of clusters that updates find in the rows, if a range was given."""
+    """Set an estimator's number of clusters to the one that updates find in the rows, for a range."""
     if not isinstance(many, tuple):
         return
     seed = estimator.random_state
@@ -194,7 +191,7 @@ def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **option
 
 
 def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any]) -> Run:
-    """A run from the arguments of `fit` and `plan`; values on the command line win over those of a file."""
+    """Open the run that the arguments of `fit` and `plan` describe; command-line values override those of a file."""
     from streamkm.cli.config import Override, load_run
 
     many = options["n_clusters"]

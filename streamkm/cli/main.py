@@ -1,10 +1,8 @@
 """The command line: its group, exit codes, and the commands ``streamkm inspect``, ``assign`` and ``warm``.
 
-The other commands are in `fit`, `update` and `commands`, what they share in `common`; these modules alone
-import click, print, and set up logging. The work is done elsewhere.
-
-Exit codes: 0; 2 for wrong usage or input; 3 for rows whose verdict --fail-on names; 1 for a failure of streamkm, and
-where nobody reads what is printed (``| head``); 130 when interrupted; 143 after SIGTERM.
+Only modules of commands and `common` import click, print, and set up logging. Exit codes: 0; 2 for wrong usage or
+input; 3 for rows whose verdict --fail-on names; 1 for a failure of streamkm, and if nobody reads what is printed
+(``| head``); 130 when interrupted; 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ _PURPOSES = {
 
 
 class _InputError(click.ClickException):
-    """Input that streamkm refuses, on a line for each problem."""
+    """Refused input, with a line for each problem."""
 
     exit_code = 2
 
@@ -51,7 +49,7 @@ class _InputError(click.ClickException):
 
 
 def _show_failure(*failure: Any) -> None:
-    """Print a traceback as Python does, but without secrets of URLs: it is made to be sent to others."""
+    """Print a traceback without secrets of URLs, because users send it to others."""
     click.echo(without_secrets("".join(traceback.format_exception(*failure))), err=True, nl=False)
 
 
@@ -67,7 +65,7 @@ def _terminate(number: int, _: Any) -> None:
 
 
 class _Commands(click.Group):
-    """Turns exceptions of commands into messages and exit codes."""
+    """A group that turns exceptions into messages and exit codes."""
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         for purpose, names in _PURPOSES.items():

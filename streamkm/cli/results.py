@@ -1,8 +1,7 @@
-"""Results on disk: labels, the model, streamkm.json with the summary, the report.
+"""Results on disk: labels, the model, streamkm.json with the summary, the report. Never reads rows.
 
-Everything is written into a hidden directory beside the results directory, flushed to disk and renamed, so that the
-directory appears complete. Where there is one already, the hidden directory is inside of it, and its files are renamed
-one by one. Never reads rows.
+Files are written in a hidden directory, flushed and renamed: a new directory appears complete, in an old one the files
+are renamed one by one.
 """
 
 from __future__ import annotations
@@ -47,11 +46,7 @@ RUN = "run"  # in a summary: what tells whether a call is one that was made befo
 
 
 def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Sequence[str] = RESULT_NAMES) -> None:
-    """Refuse a results directory that could not be written at the end, or that holds results to keep. Writes nothing.
-
-    `overwrite`: whether files there may be replaced. `results`: names of files that count as results. Raises
-    OutputError: `target` is a file, cannot be written, or holds files of such names that may not be replaced.
-    """
+    """Raise OutputError if `target` is a file, cannot be written, or holds `results` to keep; writes nothing."""
     check_local(target)
     directory = Path(target)
     present = [name for name in results if os.path.lexists(directory / name)]
@@ -69,7 +64,7 @@ def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Se
 
 
 def check_labels_target(target: str, *, overwrite: bool) -> None:
-    """As `check_target`, for labels in one file or Zarr array. Raises OutputError, for another suffix too."""
+    """Raise OutputError for a bad suffix or place of labels in one file or Zarr array."""
     if target.endswith(".npy"):
         check_new(target, overwrite=overwrite)
     elif target.endswith((".zarr", *SUFFIXES)):
@@ -81,7 +76,7 @@ def check_labels_target(target: str, *, overwrite: bool) -> None:
 
 
 def _check_writable(directory: Path) -> None:
-    """Whether `directory` can be written or made."""
+    """Refuse a directory that cannot be written or made."""
     nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not nearest.is_dir():
         raise OutputError(f"{directory} cannot be made: {nearest} is a file; choose another directory with -o")
@@ -90,7 +85,7 @@ def _check_writable(directory: Path) -> None:
 
 
 def kept_directory(output: str, *, restart: bool) -> KeptDirectory:
-    """The checkpoint beside results, emptied where a run begins anew."""
+    """The checkpoint beside results, emptied for a restart."""
     directory = KeptDirectory(f"{output}.checkpoint")
     if restart:
         forget(directory)
@@ -107,7 +102,7 @@ def write_npy(path: str | os.PathLike[str], values: NDArray[Any], *, overwrite: 
 def results_page(
     place: Path, labels_format: str, summary: dict[str, Any], estimator: Any, image_shape: Sequence[int] | None
 ) -> str:
-    """The report of a fit whose results will be at a place; with pictures of centers if rows are pixels."""
+    """The report of a fit, for a results directory; with pictures of centers if rows are pixels."""
     from streamkm.estimators.files import shown_clusters
     from streamkm.reports.report import report_page
 
@@ -123,7 +118,7 @@ def results_page(
 
 
 def stage_texts(stage: Path, texts: Mapping[str, str]) -> None:
-    """Write texts under their names, where results wait to take their place."""
+    """Write texts under their names into a stage of results."""
     for name, text in texts.items():
         with writing(stage):
             (stage / name).write_text(displayed(text), "utf-8")
@@ -133,8 +128,7 @@ def stage_texts(stage: Path, texts: Mapping[str, str]) -> None:
 def staged(directory: Path, replaced: Sequence[str], *, overwrite: bool) -> Iterator[Path]:
     """Give a hidden directory to write in; at the end it becomes `directory`, or its files go there.
 
-    Of the names `replaced`, in that order, those that were not written are removed from `directory`. Raises as
-    `check_target`.
+    Names `replaced` that were not written are removed from `directory`, in that order. Raises as `check_target`.
     """
     beside = directory / "streamkm" if directory.exists() else directory
     with working_directory(beside) as stage, named(stage, directory):
@@ -158,7 +152,7 @@ def staged(directory: Path, replaced: Sequence[str], *, overwrite: bool) -> Iter
 
 
 def earlier_run(path: Path) -> dict[str, str]:
-    """What a run that has written its results says of itself; nothing where there is none."""
+    """Facts of the run whose results are at a path; none if there are no results."""
     try:
         return dict(json.loads(path.read_text("utf-8"))[RUN])
     except (OSError, ValueError, KeyError, TypeError):  # not written, or by something else: `check_target` judges
@@ -166,7 +160,7 @@ def earlier_run(path: Path) -> dict[str, str]:
 
 
 def digest_of(values: Any) -> str:
-    """What tells JSON values from others."""
+    """SHA-256 of JSON values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,7 +1,6 @@
-"""What a configuration may say: sections, keys, types, and the messages for anything else.
+"""Sections, keys, types and messages of a configuration; the only module that imports pydantic; reads no file.
 
-Responsible for checking plain values. Names, defaults and types are those of the signatures of the classes that
-sections describe, so they are written once. The only module that imports pydantic. Reads no file.
+Names, defaults and types come from the signatures of the described classes, so they are written once.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class _Section(BaseModel):
 
 
 class ReadOptions(_Section):
-    """Where rows come from; every key but `path` is an option of `open_source`, None where that should choose."""
+    """The section data: `path` and options of `open_source`, None for its choice."""
 
     path: str | list[str]
     format: str | None = None
@@ -80,7 +79,7 @@ class ReadOptions(_Section):
 
 
 class _Reading(_Section):
-    """Where in a file documents stand, and whether rows are weighted; None where the format should choose."""
+    """Place of documents in a file, and their weights; None for the choice of the format."""
 
     field: str | int | list[str | int] | None = None
     delimiter: str | None = None
@@ -91,7 +90,7 @@ class _Reading(_Section):
 
 
 class Output(_Section):
-    """Where results of a fit go, and which."""
+    """Place and choice of a fit's results."""
 
     directory: str = "streamkm-out"
     labels: Literal["npy", "zarr", "csv", "parquet"] = "npy"
@@ -102,7 +101,7 @@ class Output(_Section):
 
 
 def flat_parameters(described: type[Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of a class, those that are said in `OPTIONS` behind the one that takes these."""
+    """Parameters of a class, each followed by those of its class in `OPTIONS`."""
     found: dict[str, inspect.Parameter] = {}
     for name, parameter in inspect.signature(described, eval_str=True).parameters.items():
         found[name] = parameter
@@ -140,9 +139,9 @@ _STARTED = (("workers", None), ("threads", 1), ("memory_limit", "auto"), ("repor
 
 
 def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], where: str) -> Any:
-    """The sections with a value for each key; all problems are told at once, a line for each.
+    """Check all sections and fill in defaults; ConfigError has a line for each problem.
 
-    `origins`: places of sections and keys, for messages: ``config.yaml:12``; `where`: that of any other.
+    `origins`: places of sections and keys for messages, such as ``config.yaml:12``; `where`: that of others.
     """
     defaults: dict[str, Any] = {name: {} for name in SECTIONS if name != "kernel"}
     given = defaults | {name: keys for name, keys in values.items() if keys is not None}
@@ -164,7 +163,7 @@ def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], 
 
 
 def _problem(section: str, key: str = "", *, details: Sequence[Any]) -> str:
-    """What is wrong with a key in the words of pydantic, those of the innermost values of all it may be."""
+    """Say what a key needs, in the words of pydantic for the innermost values of its types."""
     if details[0]["type"] == "extra_forbidden":
         known = SECTIONS[section].model_fields if key else SECTIONS
         return f"unknown {f'key {section}.{key}' if key else f'section {section}'}{_known(key or section, known)}"
@@ -180,7 +179,7 @@ def _problem(section: str, key: str = "", *, details: Sequence[Any]) -> str:
 
 
 def _known(name: str, known: Iterable[str]) -> str:
-    """The known name that is meant, in this section or another; all of the section where none is near."""
+    """Suggest the nearest known name, in this section or another, else list the section."""
     elsewhere = {inner: f"{outer}.{inner}" for outer in SECTIONS for inner in SECTIONS[outer].model_fields}
     near = [elsewhere[name]] if name in elsewhere else difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"

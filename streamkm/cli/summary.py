@@ -1,4 +1,4 @@
-"""What commands print of data and of results, as labels and texts."""
+"""Labels and texts that commands print of data and of results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FEATURES = ("feature", "one-hot", "vector")
 
 
 def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Label and text, for people: what came out."""
+    """Label and text of a result, for people."""
     data, result = summary["data"], summary["result"]
     space = "features of the kernel" if "trace_residual" in result else f"{result['assign_space']} space"
     lines = [
@@ -44,7 +44,7 @@ def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def clusters_text(found: ClusterSummary) -> str:
-    """The table of the largest clusters, without what `result_lines` tell."""
+    """The table of the largest clusters, without the facts in `result_lines`."""
     more = len(found) - MOST_SHOWN
     table = str(replace(found, rows=found.rows[:MOST_SHOWN], missing=None, cautions=()))
     return table + (f"\nand {more:,} smaller clusters: report.html and streamkm.json have them" if more > 0 else "")
@@ -56,7 +56,7 @@ def rows_text(n_rows: int, n_skipped: int) -> str:
 
 
 def source_lines(source: RowSource) -> list[tuple[str, str]]:
-    """Label and text, for people: what is known of a source without reading it."""
+    """Label and text, for people, of the facts of a source that need no read."""
     rows, features, n_bytes = source.estimated_rows, source.n_features, source.n_bytes
     about, stored = "" if source.n_rows is not None else "about ", source.stored_dtype or source.dtype
     values = str(stored) if stored == source.dtype else f"{stored}, read as {source.dtype}"
@@ -71,7 +71,7 @@ def source_lines(source: RowSource) -> list[tuple[str, str]]:
 
 
 def fates_of_columns(source: RowSource) -> list[tuple[str, str]]:
-    """Label and text, for people: what the step "table" makes of columns, by the first rows without NaN."""
+    """Label and text, for people, of the effect of the step "table" on columns, by the first rows without NaN."""
     from streamkm.passes.prepare import table_columns
 
     X = next(source.stream(_HEAD_BYTES)).X
@@ -82,10 +82,7 @@ def fates_of_columns(source: RowSource) -> list[tuple[str, str]]:
 
 
 def table_text(path: str, known: Sequence[str], head: Any, form: Mapping[str, Any]) -> str:
-    """What is known of a table, a line for each column by its first rows, and the command that fits it.
-
-    `form`: keys of the section data by which it is opened.
-    """
+    """A line for each column of a table by its first rows, and the command that fits it; `form`: its keys of data."""
     found = {name: head.column(name) for name in known if name in head.column_names}
     vector = next((name for name, values in found.items() if kind_of_column(values.type)[0] == "vector"), None)
     of: dict[str, list[str]] = {use: [] for use in (*_FEATURES, "id", "left out")}

@@ -1,8 +1,4 @@
-"""The command ``streamkm update``: more rows for a model that goes on, and how these differ.
-
-Responsible for its options, for the order in which results and the model are written, and for doing no update twice.
-The work is done by `IncrementalKMeans`.
-"""
+"""The command ``streamkm update``: it orders the writes of results and the model so that no update is done twice."""
 
 from __future__ import annotations
 
@@ -28,8 +24,7 @@ from streamkm.core.exceptions import ModelFileError, OutputError
 if TYPE_CHECKING:
     from streamkm.estimators.incremental import IncrementalKMeans
 
-WORSE_THAN_WANTED = 3
-"""The exit code where the verdict is that of --fail-on, or a worse one."""
+WORSE_THAN_WANTED = 3  # the exit code if the verdict is that of --fail-on, or a worse one
 UPDATE, UPDATE_PAGE = "update.json", "update.html"
 # in the order in which they appear: by the first, a call knows what it left when it was interrupted at a later one
 RESULTS = (UPDATE, UPDATE_PAGE, "labels.npy", "labels.zarr", "labels.csv", "labels.parquet")
@@ -120,13 +115,13 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
 
 
 def _judge(drift: Any, fail_on: str | None) -> None:
-    """Set the exit code by the verdict on the rows, of which there is none for the first."""
+    """Set the exit code by the verdict on the rows; first rows have none."""
     if drift is not None and fail_on is not None and _VERDICTS.index(drift.verdict) >= _VERDICTS.index(fail_on):
         click.get_current_context().exit(WORSE_THAN_WANTED)
 
 
 def _load_incremental(path: str) -> IncrementalKMeans:
-    """The model that a command goes on with; an error says how one is made."""
+    """Load a model that can go on; an error says how to make one."""
     from streamkm.estimators.files import load_estimator
     from streamkm.estimators.incremental import IncrementalKMeans
 
@@ -140,7 +135,7 @@ def _load_incremental(path: str) -> IncrementalKMeans:
 
 
 def _check_model_place(model: str, target: str, *, overwrite: bool) -> None:
-    """Refuse a place of the updated model that has something else, or where it would be without its settings."""
+    """Refuse a place of the updated model that holds other data, or that separates it from its settings."""
     from streamkm.cli.data import TEXT
     from streamkm.core.atomic_io import check_new
 
@@ -151,13 +146,13 @@ def _check_model_place(model: str, target: str, *, overwrite: bool) -> None:
 
 
 def _version(path: str) -> tuple[int, int]:
-    """What tells a file from one that replaces it."""
+    """Inode and modification time, which differ for a file and its replacement."""
     found = os.stat(path)
     return found.st_ino, found.st_mtime_ns
 
 
 def _state_digest(estimator: IncrementalKMeans) -> str:
-    """What tells the state of a model from that before or after an update."""
+    """SHA-256 of the state of a model."""
     stream = estimator.stream_
     followed = stream.followed and stream.followed.clusters
     arrays = (followed.ids, followed.centers, followed.counts) if followed else ()
