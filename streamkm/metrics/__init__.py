@@ -1,7 +1,4 @@
-"""Clusters in numbers: the silhouette of sampled rows, the table of clusters, drift.
-
-Rows and labels come in, numbers go out; nothing here plans, fits or writes.
-"""
+"""Silhouettes, the table of clusters, and drift: numbers from rows and labels; nothing here plans, fits or writes."""
 
 from streamkm.cluster.profile import feature_deviations
 from streamkm.metrics.cluster_summary import ClusterSummary

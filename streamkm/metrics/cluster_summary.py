@@ -1,7 +1,4 @@
-"""What is known of each cluster, as values that print well: rows of a table, features that set apart, examples.
-
-Nothing is computed here: `clusters` and `drift` do that.
-"""
+"""Summaries of clusters as values that print well; `clusters` and `drift` compute them."""
 
 from __future__ import annotations
 
@@ -98,7 +95,7 @@ class ClusterDrift:
     reasons: tuple[Reason, ...]
 
     def __str__(self) -> str:
-        """What shifted in it, for people."""
+        """The changes of the cluster, for people."""
         texts = {
             "share": f"share {self.share_before:.1%} to {self.share:.1%}",
             "mean": f"mean moved by {self.shift:.2g} of the mean distance",
@@ -118,7 +115,7 @@ class Missing:
 
     @classmethod
     def of(cls, shares: NDArray[np.float64], name: Callable[[int], str]) -> Missing:
-        """By the share of missing values of each feature; `name` gives the name of a feature."""
+        """Make it from the share of missing values of each feature; `name` gives the name of a feature."""
         most = int(shares.argmax())
         return cls(float(shares.mean()), name(most), float(shares[most]))
 
@@ -128,7 +125,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """All clusters, the largest first. Prints as a table; notebooks show it as one."""
+    """All clusters, the largest first; prints as a table, also in notebooks."""
 
     rows: tuple[ClusterRow, ...]
     by_words: bool = False  # whether traits are words
@@ -147,7 +144,7 @@ class ClusterSummary:
         return "\n".join([*out, *self.notes()])
 
     def notes(self) -> list[str]:
-        """What the table leaves out, and why."""
+        """Facts that the table leaves out, and the reason."""
         n_blank, notes = sum(row.n_blank for row in self.rows), []
         if n_blank:
             where = ", ".join(f"{row.n_blank:,} in cluster {row.cluster}" for row in self.rows if row.n_blank)
@@ -159,7 +156,7 @@ class ClusterSummary:
         return [*notes, *(f"caution: {each}" for each in self.cautions)]
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002
-        """Print so in IPython."""
+        """Print the table in IPython."""
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
@@ -192,11 +189,11 @@ class ClusterSummary:
         return tuple(told), list(zip(*told.values(), strict=True))
 
     def traits_text(self, row: ClusterRow) -> str:
-        """What sets a cluster apart, in one line."""
+        """Traits of a cluster, in one line."""
         return ", ".join(trait.feature if self.by_words else str(trait) for trait in row.traits)
 
     def with_examples(self, ids: Mapping[int, str], texts: Mapping[int, str]) -> ClusterSummary:
-        """The same, its examples with what the data call them and how they stand there, as far as that is known."""
+        """Give the examples of a copy their ids and texts in the data, as far as these are known."""
 
         def told(each: Example) -> Example:
             return replace(each, id=ids.get(each.row, each.id), text=texts.get(each.row, each.text))
@@ -231,7 +228,7 @@ class ClusterSummary:
 
 
 def number_text(value: float | None, form: str = ".4g") -> str:
-    """A number for people, four digits of it; a dash for none, or NaN."""
+    """A number for people, with four digits; a dash for None and NaN."""
     return "-" if value is None or math.isnan(value) else f"{value:{form}}"
 
 
@@ -250,11 +247,11 @@ def plain(value: Any) -> Any:
 
 
 def blank_text(n_blank: int, *, by_words: bool) -> str:
-    """How many rows have nothing in them, for people."""
+    """Number of rows without any value, for people."""
     return f"{n_blank:,} {'row' if n_blank == 1 else 'rows'} without any {'word' if by_words else 'value'}"
 
 
 def html_line(cells: Sequence[str], tag: str) -> str:
-    """Cells as a row of a table for notebooks; the last one stands to the left."""
+    """Cells as a row of a table for notebooks; the last one is aligned left."""
     styles = ["", *([""] * (len(cells) - 2)), f' style="{_STYLE}"']
     return f"<tr>{''.join(f'<{tag}{s}>{html.escape(c)}</{tag}>' for c, s in zip(cells, styles, strict=True))}</tr>"

@@ -1,4 +1,4 @@
-"""What is in each cluster: size, distances, neighbour, the features that set it apart; and the silhouette of rows."""
+"""Size, distances, neighbour and distinctive features of each cluster, and the silhouette of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RARE_QUANTILE = 0.9  # of the deviations of sparse features, which is added to e
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """What is told of the features that set clusters apart."""
+    """Names, number and units of the features that describe clusters."""
 
     name: Callable[[int], str]  # of a feature's number
     n_traits: int  # features for each cluster, at most
@@ -34,7 +34,7 @@ class Wording:
     means: NDArray[np.float64] | None = None
 
     def narrowed(self, columns: Columns) -> Wording:
-        """The same for means that have these columns alone."""
+        """A wording for means that have these columns alone."""
         features = columns.occurring
         return Wording(
             lambda number: self.name(int(features[number])),
@@ -51,10 +51,9 @@ def describe_clusters(
     told: Wording,
     profile: Profile | None = None,
 ) -> ClusterSummary:
-    """Say what is in each cluster. O(k^2 * d).
+    """Say what is in each cluster, by float64 means (k, d) and counts (k,). O(k^2 * d).
 
-    `means`: float64 (k, d). `counts`: float64 (k,). `deviations`: float64 (d,), standard deviations of the features;
-    those of 0 set nothing apart. `profile`: how rows lie about the centers.
+    `deviations`: float64 (d,), of the features; 0 sets nothing apart. `profile`: how rows lie about the centers.
     """
     total, (others, far) = float(counts.sum()), nearest_means(means)
     everywhere, varies, by_words = counts @ means / total, deviations > 0, told.words is not None
@@ -100,31 +99,28 @@ def _unmirrored(
 
 
 def between_deviations(means: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Standard deviations of features over rows in the place of their means (d,): those of the rows are no smaller."""
+    """Standard deviations of the features' means over all rows (d,), which never exceed those of the rows."""
     shares = counts / max(float(counts.sum()), 1.0)
     return np.asarray(np.sqrt(shares @ (means - shares @ means) ** 2))
 
 
 def whole(count: float) -> float:
-    """A number of rows as an integer, where it is one: only weights have fractions."""
+    """A number of rows as an integer if it is one: only weights have fractions."""
     return int(count) if count.is_integer() else count
 
 
 def steadied(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Standard deviations of sparse features, made fit to divide by: large enough for those that few rows have.
+    """Standard deviations of sparse features plus a quantile of all, large enough to divide by.
 
-    Most features of text occur in one sampled row or none, so that their deviations say little. A quantile of all is
-    added to each, as is done for the expressions of thousands of genes.
-
-    References: Tusher, Tibshirani and Chu, "Significance analysis of microarrays applied to the ionizing radiation
-    response", PNAS 98 (2001), equation 1.
+    Most features of text occur in one sampled row or none: their own deviations say little. Tusher, Tibshirani and Chu,
+    "Significance analysis of microarrays applied to the ionizing radiation response", PNAS 98 (2001), equation 1.
     """
     seen = deviations[deviations > 0]
     return deviations + float(np.quantile(seen, RARE_QUANTILE)) if len(seen) else deviations
 
 
 def nearest_means(means: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """For each of k means the nearest other one, -1 for none, and how far it is (k,). O(k^2 * d)."""
+    """The nearest other one of k means, -1 for none, and its distance (k,). O(k^2 * d)."""
     others, far = np.full(len(means), -1, np.int32), np.zeros(len(means))
     for start in range(0, len(means) if len(means) > 1 else 0, BATCH):
         found = euclidean_distances(means[start : start + BATCH], means)
@@ -136,7 +132,7 @@ def nearest_means(means: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArra
 
 
 def largest(sizes: NDArray[np.float64], n_wanted: int) -> NDArray[np.intp]:
-    """The numbers of the largest values above 0, at most `n_wanted`, the largest first, of equal ones the first."""
+    """Numbers of the largest values above 0, at most `n_wanted`, in descending order; equal ones by number."""
     near = np.flatnonzero(sizes > 0)  # few, of hashed words
     if len(near) > n_wanted:
         first = len(near) - n_wanted
@@ -145,7 +141,7 @@ def largest(sizes: NDArray[np.float64], n_wanted: int) -> NDArray[np.intp]:
 
 
 def _measured(profile: Profile, cluster: int, size: float, n_clusters: int) -> dict[str, Any]:
-    """What a profile knows of a cluster, as fields of `ClusterRow`."""
+    """Measurements of a cluster in a profile, as fields of `ClusterRow`."""
     near = zip(profile.near_rows[cluster].tolist(), profile.near_d2[cluster].tolist(), strict=True)
     far = zip(profile.far_rows[cluster].tolist(), profile.far_d2[cluster].tolist(), strict=True)
     typical = tuple(Example(row, float(np.sqrt(d2))) for row, d2 in near if row >= 0)
@@ -165,11 +161,10 @@ def _measured(profile: Profile, cluster: int, size: float, n_clusters: int) -> d
 
 
 def mean_silhouette(distances: NDArray[np.float64], labels: NDArray[Any]) -> tuple[float, float]:
-    """Mean of ``(b - a) / max(a, b)`` over rows and its standard error, by the distances (s, s); a row alone counts 0.
+    """Mean silhouette of rows by distances (s, s), and its standard error by the draw of rows.
 
-    The silhouette of Rousseeuw (1987): a is the mean distance to the other rows of the own cluster, b that to the rows
-    of the nearest other cluster. NaN unless there are two clusters and more rows than clusters. The error is that of
-    drawing the rows.
+    ``(b - a) / max(a, b)`` of Rousseeuw (1987), with mean distances a to the own cluster and b to the nearest other
+    one; 0 for a row alone. NaN unless there are two clusters and more rows than clusters.
     """
     n_rows, codes = len(labels), np.unique(labels, return_inverse=True)[1]
     counts, rows = np.bincount(codes), np.arange(n_rows)

@@ -1,7 +1,4 @@
-"""How new rows differ from those of before, judged by how much the updates of before differed.
-
-Arrays in, values out: nothing here finds centers or reads rows.
-"""
+"""Differences of new rows from earlier ones, judged by how much earlier updates differed; finds no centers."""
 
 from __future__ import annotations
 
@@ -28,15 +25,13 @@ def compare(
 ) -> Drift:
     """Tell how new rows differ from those of before. O(k * d + u) for u earlier updates.
 
-    Four figures are computed: the largest change of a cluster's share, the mean distance to the center, the share of
-    rows beyond the distances seen, and the largest shift of a cluster's mean. Each is standardized by what chance does
-    to rows that are drawn independently. A figure is a change if it lies more than so many deviations of `ALARMS`
-    above the median of its earlier values (the mean distance: above or below). A deviation is the median absolute
-    one, and at least the standard error by chance.
+    Four figures, standardized by chance for independent rows: the largest change of a cluster's share, the mean
+    distance to the center, the share of rows beyond the distances seen, and the largest shift of a mean. A figure is a
+    change if it lies more than `ALARMS` deviations above the median of its earlier values (the mean distance: above or
+    below). A deviation is the median absolute one, and at least the standard error by chance.
 
-    `before`, `now`: of the same clusters, about the same centers. `novel`: float64 (k,), weights of new rows beyond the
-    reach of their clusters. `earlier`: float64 (u, 8), `Drift.row` of the updates before, the oldest first. `wording`:
-    names of features, which of them are words, and how many to tell.
+    `before` and `now` share clusters and centers. `novel`: float64 (k,), weights of new rows beyond the reach of their
+    clusters. `earlier`: float64 (u, 8), `Drift.row` of each update, the oldest first.
 
     References: Anscombe, "The transformation of Poisson, binomial and negative-binomial data", Biometrika 35 (1948):
     arcsines of shares. Sidak, "Rectangular confidence regions for the means of multivariate normal distributions", JASA
@@ -94,7 +89,7 @@ def compare(
 
 
 def _ratios(histogram: NDArray[np.float64]) -> tuple[float, float]:
-    """Mean and variance of distances over reach, those beyond counted as 1: far rows do not decide."""
+    """Mean and variance of distances over reach, at most 1 each, so that far rows do not decide."""
     n_bins = len(histogram) - 1
     places, total = np.append((np.arange(n_bins) + 0.5) / n_bins, 1.0), max(float(histogram.sum()), TINY)
     mean = float(histogram @ places / total)
@@ -108,13 +103,13 @@ def _share_changes(before: ClusterState, now: ClusterState) -> NDArray[np.float6
 
 
 def _of_largest(value: float, k: int) -> float:
-    """The largest of k normal values, by size, as a normal one, by Sidak."""
+    """The size of the largest of k normal values, as that of one normal value, by Sidak."""
     chance = -math.expm1(k * math.log1p(-math.erfc(min(max(value, 1e-3), 30.0) / math.sqrt(2))))
     return -NormalDist().inv_cdf(min(chance, 1 - 1e-9))
 
 
 def _shifts(before: ClusterState, now: ClusterState) -> NDArray[np.float64]:
-    """How far means moved, in standard errors at most; 0 where there are too few rows."""
+    """Shifts of means, in standard errors at most; 0 for too few rows."""
     x, y = before.effective(), now.effective()
     far, judged = np.linalg.norm(now.means - before.means, axis=1), (x >= FEWEST_ROWS) & (y >= FEWEST_ROWS)
     errors = before.distances**2 / np.maximum(x, 1) + now.distances**2 / np.maximum(y, 1)
@@ -122,7 +117,7 @@ def _shifts(before: ClusterState, now: ClusterState) -> NDArray[np.float64]:
 
 
 def _moved(before: ClusterState, now: ClusterState, wording: Wording, place: int) -> tuple[Moved, ...]:
-    """The features whose mean moved most, by the units that are compared, the farthest first."""
+    """Features whose means moved most, in compared units, the farthest first."""
     if not (before.counts[place] > 0 and now.counts[place] > 0):
         return ()
     sizes = np.abs(now.means[place] - before.means[place])

@@ -1,7 +1,4 @@
-"""How new rows differ from those before, and what an update by them brought: values that print well.
-
-Nothing is computed here: `drift` and the update do that.
-"""
+"""Drift of new rows and results of an update, as values that print well; `drift` and the update compute them."""
 
 from __future__ import annotations
 
@@ -20,17 +17,12 @@ if TYPE_CHECKING:
 
 Verdict = Literal["too few updates", "stable", "shifted", "fit again"]
 
-FEWEST_UPDATES = 8
-"""Updates with figures that a verdict needs."""
+FEWEST_UPDATES = 8  # updates with figures that a verdict needs
+# deviations from the median of earlier updates from which a figure is a change, by `tests.benchmarks.bench_drift`;
+# lower for shares and distances, which few rows far out hardly alter
 ALARMS = 3.0, 5.0, 5.0, 8.0
-"""Deviations from the median of the updates before from which a figure is a change. Lower for shares and
-distances, which few rows far out hardly alter. Set by `tests.benchmarks.bench_drift`."""
-
-MANY_BEYOND = 0.1
-"""Share of rows beyond the distances seen, above the usual one, from which clusters are to be found anew."""
-
-MOST_SHOWN = 15
-"""Clusters, and events, of an update that are printed."""
+MANY_BEYOND = 0.1  # share of rows beyond the distances seen, above the usual one, from which to fit again
+MOST_SHOWN = 15  # clusters, and events, of an update that are printed
 
 HEAD = (
     "cluster", "rows", "share before", "share", "shift", "distance before", "distance", "beyond", "changed",
@@ -50,7 +42,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How new rows differ from those of before."""
+    """Difference of new rows from those before."""
 
     verdict: Verdict  # {"too few updates", "stable", "shifted", "fit again"}
     clusters: tuple[ClusterDrift, ...]  # the one with the most new rows first
@@ -71,7 +63,7 @@ class Drift:
         return f"{rows} far beyond the clusters: look at feature {self.far_feature}" if self.far_rows else ""
 
     def with_far(self, n_rows: int, feature: str) -> Drift:
-        """The same with rows far from all clusters, which are a change."""
+        """Add rows far from all clusters, which are a change."""
         verdict: Verdict = "shifted" if self.verdict == "stable" else self.verdict
         return replace(self, verdict=verdict, far_rows=n_rows, far_feature=feature)
 
@@ -92,12 +84,12 @@ class Drift:
         return f"<p>{html.escape(self.sentence())}</p>{table_html(self.clusters)}"
 
     def most_changed(self, most: int) -> tuple[ClusterDrift, ...]:
-        """At most so many clusters: those with the most reasons first, then those whose share changed most."""
+        """The `most` clusters with the most reasons, and of these with the largest change of share."""
         order = sorted(self.clusters, key=lambda each: (-len(each.reasons), -abs(each.share - each.share_before)))
         return tuple(order[:most])
 
     def labelled(self, n_rows: dict[int, int], new: Mapping[int, tuple[Moved, ...]]) -> Drift:
-        """The same with the rows that an update has labelled, by id, and with its new clusters and their traits."""
+        """Add the rows that an update has labelled, by id, and its new clusters with their traits."""
         total = max(sum(n_rows.values()), 1)
         clusters = [
             replace(each, rows=float(n_rows.get(each.id, 0)), share=n_rows.get(each.id, 0) / total)
@@ -110,7 +102,7 @@ class Drift:
         return replace(self, clusters=tuple(sorted(clusters, key=lambda each: -each.rows)))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; None for what is not known."""
+        """JSON values; None for unknown ones."""
         return dict(plain(asdict(self)))
 
     def to_pandas(self) -> DataFrame:
@@ -154,7 +146,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class NewCluster:
-    """What sets a cluster apart that an update has found."""
+    """A cluster that an update has found, with its traits."""
 
     id: int
     # features whose mean lies farthest from that of all rows: before, of all rows; now, of the cluster
@@ -163,7 +155,7 @@ class NewCluster:
 
 @dataclass(frozen=True, slots=True)
 class Update(Lines):
-    """What an update by new rows brought."""
+    """Results of an update by new rows."""
 
     drift: Drift | None  # None for the first update
     events: tuple[Event, ...]
@@ -210,12 +202,12 @@ class Update(Lines):
 
     @property
     def has_followed(self) -> bool:
-        """Whether clusters were born for rows that the clusters of before do not fit."""
+        """Whether clusters were born for rows that earlier clusters do not fit."""
         return any(event.event == "born" for event in self.events)
 
     @property
     def advice(self) -> str:
-        """How clusters would follow rows that they do not follow; empty where they do."""
+        """Advice to let clusters follow the rows; empty if they do."""
         k, drift = self.fixed_k, self.drift
         if not k or drift is None or self.has_followed or not (drift.novelty.value > MANY_BEYOND or drift.alarms()[2]):
             return ""
@@ -226,21 +218,18 @@ class Update(Lines):
         )
 
     def sentence(self) -> str:
-        """What the new rows are to the clusters, in one sentence."""
+        """Relation of the new rows to the clusters, in one sentence."""
         if self.drift is None:
             return "first update"
         follows = self.drift.verdict == "fit again" and self.has_followed
         return self.drift.sentence("Followed by a new cluster" if follows else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; None for what is not known."""
+        """JSON values; None for unknown ones."""
         return dict(plain(asdict(self)))
 
     def to_pandas(self) -> DataFrame:
-        """A data frame with a row for each cluster, as of `Drift.to_pandas`, and ``events`` as text. Needs pandas.
-
-        Clusters that are new have no drift: their figures are missing. The first update has events alone.
-        """
+        """`Drift.to_pandas` with ``events`` as text; new clusters and a first update have no figures. Needs pandas."""
         import pandas as pd
 
         texts: dict[int, list[str]] = {}
@@ -252,7 +241,7 @@ class Update(Lines):
         return joined.fillna({"events": ""}).rename_axis("id").sort_index()
 
     def event_text(self, event: Event) -> str:
-        """An event in words, with what sets a new cluster apart."""
+        """An event in words, with the traits of a new cluster."""
         words = {
             "born": f"was born: {weight_text(event.rows)} new rows",
             "died": "died: its rows stopped coming",
@@ -280,7 +269,7 @@ def cells_of(cluster: ClusterDrift) -> tuple[str, ...]:
 
 
 def _apart(before: float, now: float) -> str:
-    """Two numbers with four digits, or as many as show two digits of their difference."""
+    """Two numbers with four digits, or more until two digits of their difference show."""
     size, step = max(abs(before), abs(now)), abs(now - before)
     digits = min(17, max(4, math.floor(math.log10(size)) - math.floor(math.log10(step)) + 2)) if step > 0 else 4
     return f"{before:.{digits}g} to {now:.{digits}g}"
