@@ -1,5 +1,1 @@
-"""The map of the clusters, figures, and the page of a report.
-
-Plain values and arrays come in, figures and text go out. Nothing here knows sources, estimators or files; matplotlib is
-imported only when something is drawn.
-"""
+"""The map of clusters, figures and report pages from plain values and arrays; matplotlib is imported only to draw."""

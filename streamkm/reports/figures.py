@@ -1,7 +1,4 @@
-"""Figures of a result: the map of clusters, sizes, silhouettes; of a stream: its river, shares before and now; SVG.
-
-Figure objects of matplotlib and never pyplot. Plain values and arrays come in; nothing is written.
-"""
+"""Figures of fits (map, sizes, scores) and of streams (shares), without pyplot; nothing is written."""
 
 from __future__ import annotations
 
@@ -39,8 +36,7 @@ _STYLE: dict[Any, Any] = {  # of panels
 }  # fmt: skip
 _OF_PAGE = {INK: "ink", FAINT: "faint", GRID: "line", "#ffffff": "page"}  # colours in the page
 _NOT_OF_PAGES = re.compile(r'\s*<metadata>.*?</metadata>| xmlns(:\w+)?="[^"]*"', re.DOTALL)  # what files alone need
-MOST_PAIRS = 30
-"""Clusters whose shares before and now are drawn."""
+MOST_PAIRS = 30  # clusters whose shares before and now are drawn
 _STEPS = 24  # points of a curve from update to update
 _LABELLED = 0.03  # share from which on a band has its id on it
 _MARKS = {
@@ -53,7 +49,7 @@ _MOST_BARS = 40  # clusters named one by one below bars; more would overlap
 
 
 class Figure(figure.Figure):
-    """A figure that IPython shows where pyplot, which would tell it how, is not imported."""
+    """A figure that IPython shows even if pyplot is not imported."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
@@ -62,7 +58,7 @@ class Figure(figure.Figure):
 
 
 def new_figure(panels: str, width: float, height: float, **ratios: Any) -> tuple[Figure, list[Axes]]:
-    """A figure of so many inches and its panels, a letter for each, with faint axes and a grid behind what is drawn."""
+    """Make a figure, sizes in inches, with lettered panels, faint axes and a grid behind the data."""
     drawn = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     with mpl.rc_context(_STYLE):
         made = drawn.subplot_mosaic(panels, **ratios)
@@ -70,7 +66,7 @@ def new_figure(panels: str, width: float, height: float, **ratios: Any) -> tuple
 
 
 def svg_file(drawn: figure.Figure) -> str:
-    """A figure as the text of an SVG file, the same for the same figure."""
+    """A figure as SVG text, equal for equal figures."""
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "streamkm", "svg.fonttype": "none"}):
         drawn.savefig(buffer, format="svg", metadata={"Date": None})
@@ -78,7 +74,7 @@ def svg_file(drawn: figure.Figure) -> str:
 
 
 def svg(drawn: figure.Figure) -> str:
-    """A figure as an SVG element of a page, from which it takes its colours."""
+    """A figure as an SVG element that takes its colours from the page."""
     text = svg_file(drawn)
     for colour, name in _OF_PAGE.items():
         text = text.replace(colour, f"var(--{name})")
@@ -86,17 +82,14 @@ def svg(drawn: figure.Figure) -> str:
 
 
 def plot_sizes(counts: ArrayLike, ids: Sequence[int] | None = None) -> Figure:
-    """Draw cluster sizes from the largest to the smallest; the axis is logarithmic where they differ widely.
-
-    `counts`: array of shape (k,). `ids`: sequence of int, what labels are; by default the numbers of the clusters.
-    """
+    """Draw cluster sizes (k,), the largest first, on a logarithmic axis if they differ widely; `ids`: the labels."""
     figure, (panel,) = new_figure("A", 6.0, 2.8)
     _draw_sizes(panel, np.asarray(counts, np.float64), ids)
     return figure
 
 
 def _draw_sizes(panel: Axes, sizes: Floats, ids: Sequence[int] | None = None) -> None:
-    """Bars of rows in the colours of the clusters, an outline where they are many; the title says how they differ."""
+    """Draw sizes as bars in the clusters' colours, or many as an outline; the title describes their spread."""
     order = np.argsort(-sizes, kind="stable").tolist()
     ranked, positions, is_named = sizes[order], np.arange(1, len(sizes) + 1), len(sizes) <= _MOST_BARS
     if is_named:
@@ -121,11 +114,7 @@ def _draw_sizes(panel: Axes, sizes: Floats, ids: Sequence[int] | None = None) ->
 def plot_clusters(
     places: ClusterMap, sizes: ArrayLike, names: Mapping[int, str], ids: Sequence[int] | None = None
 ) -> Figure:
-    """Draw the map of the clusters beside their sizes.
-
-    `sizes`: array (k,). `names`: what clusters are called on the map; the others by their numbers. `ids`: sequence of
-    int, as of `plot_sizes`.
-    """
+    """Draw the map of the clusters beside their sizes (k,); `names` are shown on the map, numbers for others."""
     figure, (left, right) = new_figure("AB", 12.0, 5.6, width_ratios=(3, 2))
     rows = np.asarray(sizes, np.float64)
     draw_map(left, places, rows, names)
@@ -144,7 +133,7 @@ def plot_map(places: ClusterMap, sizes: ArrayLike, names: Mapping[int, str]) -> 
 
 
 def draw_map(panel: Axes, places: ClusterMap, sizes: Floats, names: Mapping[int, str]) -> None:
-    """Points in the colours of their clusters; beside those of the largest, names in the same colour."""
+    """Draw points in the colours of their clusters, with names beside the largest."""
     panel.set_axis_off()
     if places.by_neighbours:
         panel.set_aspect("equal", adjustable="datalim")
@@ -170,12 +159,12 @@ def draw_map(panel: Axes, places: ClusterMap, sizes: Floats, names: Mapping[int,
 
 
 def _middle(points: Floats) -> Floats:
-    """The point nearest to the medians of all: it lies among them."""
+    """The point nearest to the medians of all, so that it lies among them."""
     return points[np.argmin(((points - np.median(points, axis=0)) ** 2).sum(axis=1))]
 
 
 def _move_apart(panel: Axes, anchors: Floats, texts: Sequence[Text]) -> None:
-    """Put names above their points, and move them until none covers another; a line leads to what was moved far."""
+    """Move names until none covers another; a line leads to each that moved far."""
     if not texts:
         return
     boxes = np.array([text.get_window_extent().size for text in texts]) + 9
@@ -191,10 +180,7 @@ def _move_apart(panel: Axes, anchors: Floats, texts: Sequence[Text]) -> None:
 
 
 def plot_river(updates: Sequence[UpdateRows], lineage: Sequence[Event]) -> Figure:
-    """Draw the shares of clusters in the rows of each update, with births, deaths, splits and joins.
-
-    `updates`: at least two, in order. Raises InvalidInputError: for fewer than two updates.
-    """
+    """Draw shares of clusters by update, births, deaths, splits and joins; InvalidInputError for fewer than two."""
     if len(updates) < 2:
         raise InvalidInputError(f"{len(updates)} update so far; a figure over time needs two: call update again")
     ids, shares = band_shares(updates, lineage)
@@ -258,7 +244,7 @@ def plot_scores(rows: Sequence[Any], best: int, n_rows: int) -> Figure:
 
 
 def _mark_events(panel: Axes, ids: Sequence[int], numbers: Floats, middle: Floats, lineage: Sequence[Event]) -> None:
-    """Mark where bands begin and end after the first update; below the figure it says which mark is which."""
+    """Mark where bands begin and end after the first update, with a legend of the marks below the figure."""
     where, when = {id_: place for place, id_ in enumerate(ids)}, {number: at for at, number in enumerate(numbers)}
     for kind, (mark, text) in _MARKS.items():
         back = kind not in ("born", "split")  # what ends was there an update before

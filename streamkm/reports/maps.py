@@ -1,8 +1,7 @@
 """Places and colours for figures: clusters on a map, bands of a stream's clusters, and names beside each other.
 
-Two or three clusters, and rows of two features, lie on the plane of the clusters' means, where distances are true.
-Others do not fit on any plane: rows are placed so that neighbours lie side by side, and only that is to be read from
-it. Of many clusters, the means are placed. Nothing is drawn.
+Up to three clusters, and rows of two features, lie on the plane of the clusters' means, where distances are true.
+Others do not fit on a plane: only neighbours on the map are meaningful. The means of many clusters are placed.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ EQUAL = 1e-12  # variance, as a part of the squares, that is rounding
 
 @dataclass(frozen=True, slots=True)
 class ClusterMap:
-    """Places in the plane."""
+    """Points in the plane."""
 
     points: NDArray[np.float64]  # (p, 2)
     labels: NDArray[np.int32]  # (p,): the cluster of each
@@ -48,10 +47,9 @@ class ClusterMap:
 
 
 def cluster_map(sample: Any, labels: NDArray[np.int32], sizes: NDArray[np.float64]) -> ClusterMap:
-    """Places of sampled rows, or of the means of their clusters, in the plane. O(p^2) for p points, at most about 500.
+    """Place sampled rows, or the means of their clusters, in the plane. O(p^2) for p points, at most about 500.
 
-    `sample`: ndarray or csr_array (s, m), not changed. `labels`: int32 (s,), -1: left out. `sizes`: float64 (k,); the
-    largest clusters are placed where they are many.
+    `sample` (s, m) is not changed; `labels` of -1 are left out; the largest of many `sizes` are placed.
 
     References: van der Maaten and Hinton, "Visualizing data using t-SNE", J. Mach. Learn. Res. 9 (2008). Bohm, Berens
     and Kobak, "Attraction-repulsion spectrum in neighbor embeddings", J. Mach. Learn. Res. 23 (2022), on exaggeration.
@@ -77,7 +75,7 @@ def cluster_map(sample: Any, labels: NDArray[np.int32], sizes: NDArray[np.float6
 
 
 def _drawn(owners: NDArray[np.intp], counts: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Rows to be shown, in order: of each cluster the first so many, by the square root of its rows, and a few."""
+    """Rows to be shown, in order: the first of each cluster, a few and more by the square root of its rows."""
     shares = np.sqrt(counts) + 3
     wanted = np.minimum(counts, np.ceil(MOST_POINTS * shares / shares.sum()).astype(int))
     order = np.argsort(owners, kind="stable")
@@ -87,11 +85,9 @@ def _drawn(owners: NDArray[np.intp], counts: NDArray[np.intp]) -> NDArray[np.int
 
 
 def _on_directions(X: Any, owners: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Places on the principal directions of the clusters' means (n, at least 2), and then of rows about their means.
-
-    By products of rows, which cost the same for any number of features.
-    """
+    """Places on the principal directions of the clusters' means (n, at least 2), then of rows about their means."""
     X = X if sp.issparse(X) else X - X.mean(axis=0)
+    # products of rows cost the same for any number of features
     products = np.asarray((X @ X.T).toarray() if sp.issparse(X) else X @ X.T)
     members = (owners[:, None] == np.arange(owners.max() + 1)).astype(np.float64)
     same, n = (members / members.sum(axis=0)) @ members.T, len(owners)
@@ -104,7 +100,7 @@ def _on_directions(X: Any, owners: NDArray[np.intp]) -> NDArray[np.float64]:
 
 
 def _by_neighbours(X: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Places (n, 2) such that neighbours lie side by side: t-SNE, begun at the first two columns."""
+    """Places (n, 2) of t-SNE, which keeps neighbours side by side, begun at the first two columns."""
     from sklearn.manifold import TSNE
 
     start = X[:, :2] - X[:, :2].mean(axis=0)
@@ -118,7 +114,7 @@ def _by_neighbours(X: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def cluster_colours(sizes: ArrayLike) -> list[str]:
-    """Give each cluster its colour: those of `COLOURS` to the largest, grey to the others."""
+    """Colours of clusters: those of `COLOURS` for the largest, grey for others."""
     found = [GREY] * np.size(sizes)
     for rank, cluster in enumerate(np.argsort(-np.asarray(sizes, np.float64), kind="stable")[: len(COLOURS)]):
         found[cluster] = COLOURS[rank]
@@ -126,13 +122,13 @@ def cluster_colours(sizes: ArrayLike) -> list[str]:
 
 
 def text_on(colour: str) -> str:
-    """The colour of text that is read on another one."""
+    """The colour of text on a background."""
     red, green, blue = bytes.fromhex(colour[1:])
     return DARK if 0.3 * red + 0.6 * green + 0.1 * blue > 110 else LIGHT
 
 
 def band_shares(updates: Sequence[UpdateRows], lineage: Sequence[Event]) -> tuple[list[int], NDArray[np.float64]]:
-    """Bands from bottom to top: ids, `REST` last where there are others, and their shares (bands, updates)."""
+    """Bands from bottom to top: ids, with `REST` last if needed, and their shares (bands, updates)."""
     everyone = _in_families(sorted({int(id_) for each in updates for id_ in each.ids}), lineage)
     where = {id_: place for place, id_ in enumerate(everyone)}
     shares = np.zeros((len(everyone), len(updates)))
@@ -147,7 +143,7 @@ def band_shares(updates: Sequence[UpdateRows], lineage: Sequence[Event]) -> tupl
 
 
 def _in_families(ids: Sequence[int], lineage: Sequence[Event]) -> list[int]:
-    """Ids so that a cluster lies beside an earlier one that it was split from, or joined."""
+    """Ids with each cluster beside an earlier one that it was split from or joined."""
     beside: dict[int, int] = {}
     for event in lineage:
         if event.event in ("split", "joined") and event.other is not None:
@@ -159,10 +155,9 @@ def _in_families(ids: Sequence[int], lineage: Sequence[Event]) -> list[int]:
 
 
 def apart(places: NDArray[np.float64], sizes: NDArray[np.float64], frame: tuple[float, ...]) -> NDArray[np.float64]:
-    """Move boxes as little as it takes, until none covers another and all are in a frame. O(n^2) a step.
+    """Move boxes as little as possible, until none covers another and all are in a frame. O(n^2) a step.
 
-    `places`: float64 (n, 2), middles of the boxes. `sizes`: float64 (n, 2), widths and heights. `frame`: tuple of
-    float, left, bottom, right and top. Returns float64 (n, 2).
+    Middles `places` and `sizes` are float64 (n, 2); `frame`: left, bottom, right, top. Returns middles.
     """
     low, high = np.array(frame[:2]) + sizes / 2, np.array(frame[2:]) - sizes / 2
     at = np.clip(places, low, np.maximum(low, high))

@@ -1,7 +1,4 @@
-"""The page of a report, one file that needs no other: what came out on one screen, how it was made below.
-
-Responsible for what a page says; the templates beside it hold the markup and escape what comes from data.
-"""
+"""Content of a report page, one file that needs no other; its templates hold the markup and escape data."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from streamkm.reports.maps import cluster_colours, text_on
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-TITLE = "<title>streamkm: "
-"""At the head of every page, by which a file is known as one."""
+TITLE = "<title>streamkm: "  # at the head of every page, by which a file is known as one
 WORTH = 0.01  # share of the objective that another round would have to gain to be worth it
 _MOST_ROWS = 1000  # of the table of clusters
 _FINDINGS = 3  # sentences, unless there are more cautions
@@ -40,13 +36,13 @@ _APART, _OVERLAP = 0.5, 0.25  # silhouettes from which, and below which, cluster
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill in a template of `streamkm.reports`; jinja2's UndefinedError names a value that it lacks."""
+    """Fill in a template of `streamkm.reports`; UndefinedError of jinja2 names a missing value."""
     return _environment().get_template(template).render(values)
 
 
 @cache
 def _environment() -> Environment:
-    """The templates, which escape every value."""
+    """The environment of templates, which escape every value."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("streamkm.reports")
@@ -60,11 +56,9 @@ def _environment() -> Environment:
 
 
 def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps: str) -> str:
-    """Render the report.
+    """Render facts of `summarize` as HTML that needs no other file; KeyError or UndefinedError for missing ones.
 
-    `facts`: of `streamkm.estimators.files.summarize`. `figures`: "map" and "Sizes", above the table.
-    `next_steps`: commands or lines of Python that go on from here. Returns str: HTML that needs no other file. Raises
-    KeyError, UndefinedError: if something is missing.
+    `figures`: "map" and "Sizes", above the table. `next_steps`: commands or lines of Python that go on from here.
     """
     by_words, result = bool(facts.get("by_words")), facts["result"]
     counts = result["counts"]
@@ -90,7 +84,7 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
 
 
 def _lead(facts: Mapping[str, Any]) -> str:
-    """What was clustered, in a sentence."""
+    """Describe the clustered data, in a sentence."""
     data, result = facts["data"], facts["result"]
     skipped = f" ({data['n_skipped']:,} skipped)" if data["n_skipped"] else ""  # null where it is not known
     passes = [] if result["n_passes"] is None else [f"{result['n_passes']:,} passes over the data"]
@@ -107,7 +101,7 @@ def _lead(facts: Mapping[str, Any]) -> str:
 
 
 def _findings(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Sentences on what matters most, and their classes: what is explained, cautions, what is set apart."""
+    """Sentences on the explained variance, cautions and clusters that stand out, and their classes."""
     result, clusters = facts["result"], [row for row in facts.get("clusters") or () if row["traits"]]
     explained, silhouette = result.get("explained"), result.get("silhouette")
     found = n_clusters = f"{result['n_clusters']:,} clusters"
@@ -132,7 +126,7 @@ def _findings(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _cautions(result: Mapping[str, Any]) -> Iterator[str]:
-    """What another fit would better."""
+    """Sentences on remedies by another fit."""
     gain, distortion = result.get("possible_gain"), result["distortion"]
     if gain is not None and gain > WORTH:
         yield f"another round would lower the objective by at least {gain:.1%}: refine, or give more memory"
@@ -143,7 +137,7 @@ def _cautions(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _cards(result: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """How good it is: head, value, text and definition of each number."""
+    """Head, value, text and definition of each measure of quality."""
     explained, error, simplified = (result.get(n) for n in ("explained", "silhouette_error", "simplified_silhouette"))
     if explained is not None:
         yield "explained variance", f"{explained:.1%}", "", "share of the total variance; 100%: rows are their centers"
@@ -160,7 +154,7 @@ def _cards(result: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _columns(clusters: Sequence[Mapping[str, Any]], by_words: bool) -> list[tuple[str, str, str]]:
-    """Columns of the table of clusters: name, head, and what it says."""
+    """Name, head and description of each column of the table of clusters."""
     known = [name for name in _HEADS if any(row.get(name) not in (None, [], ()) for row in clusters)]
     if "pictures" in known:  # they say more than the numbers of some pixels, and of rows that are shown
         told = {"traits", *(["typical"] if any(len(row["pictures"]) > 1 for row in clusters) else [])}

@@ -1,4 +1,4 @@
-"""Reports from plain values, a map and rows of pixels: figures and their names, pictures, cautions, the pages."""
+"""Reports from plain values, a map and rows of pixels: figures with names, pictures, cautions and pages."""
 
 from __future__ import annotations
 
@@ -42,10 +42,7 @@ _VERDICTS = {
 
 
 def check_page_place(path: str | os.PathLike[str]) -> None:
-    """Refuse to replace what is no report of streamkm's.
-
-    Raises OutputError.
-    """
+    """Refuse with OutputError to replace any file but a report of streamkm."""
     if os.path.lexists(path):
         check_new(path, overwrite=True)
         with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
@@ -55,20 +52,13 @@ def check_page_place(path: str | os.PathLike[str]) -> None:
 
 
 def write_page(path: str | os.PathLike[str], text: str) -> None:
-    """Write a page where `check_page_place` lets it; readers see the old one or the whole new one.
-
-    Raises DiskFullError, OutputError: it cannot be written; what was there is as it was.
-    """
+    """Write a page atomically; DiskFullError or OutputError leave an old page unchanged."""
     page = displayed(text).encode()
     replace_file(path, lambda file: file.write(page), len(page))
 
 
 def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -> str:
-    """Make the page of a report; without matplotlib it has no figures, which is logged.
-
-    `facts`: of `streamkm.estimators.files.summarize`. `next_steps`: commands or lines of Python that go on from
-    here. Raises KeyError, UndefinedError: if something is missing in `facts`.
-    """
+    """Make the page of a report as `render_page` does; without matplotlib it has no figures, which is logged."""
     counts = facts["result"]["counts"]
     if not has_matplotlib():
         logger.warning("the report has no figures: matplotlib is missing; pip install 'streamkm[plot]'")
@@ -84,7 +74,7 @@ def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -
 
 
 def update_page(brought: Update | Drift) -> str:
-    """Render the page, HTML that needs no other file; without matplotlib it has no pictures, which is logged."""
+    """Render an update as HTML that needs no other file; without matplotlib it has no pictures, which is logged."""
     drift = brought if isinstance(brought, Drift) else brought.drift
     update = None if isinstance(brought, Drift) else brought
     figures, verdict, sentence = {}, "These are the first rows", ""
@@ -112,7 +102,7 @@ def update_page(brought: Update | Drift) -> str:
 
 
 def names_of(facts: Mapping[str, Any]) -> dict[int, str]:
-    """What clusters are called on a map: by number, and by the first word where clusters have words."""
+    """Names of clusters on a map: the number, and the first word if clusters have words."""
     result, rows = facts["result"], facts.get("clusters") or () if facts.get("by_words") else ()
     words = {row["cluster"]: row["traits"][0]["feature"] for row in rows if row["traits"]}
     names = {}
@@ -124,7 +114,7 @@ def names_of(facts: Mapping[str, Any]) -> dict[int, str]:
 
 
 def caption(places: ClusterMap) -> str:
-    """What a map shows, and what is not to be read from it."""
+    """The content of a map, and the limits of its distances."""
     number = f"{len(places.points):,} "
     what = f"{number}sampled rows" if places.of_rows else f"The means of {number}clusters, with areas by size"
     if places.by_neighbours:
@@ -133,10 +123,7 @@ def caption(places: ClusterMap) -> str:
 
 
 def check_matplotlib() -> None:
-    """Refuse to draw without matplotlib.
-
-    Raises MissingDependencyError.
-    """
+    """Raise MissingDependencyError without matplotlib."""
     if not has_matplotlib():
         raise MissingDependencyError("figures need matplotlib; install streamkm[plot]")
 
@@ -149,10 +136,7 @@ def has_matplotlib() -> bool:
 
 
 def check_image_shape(shape: Any, n_features: int) -> tuple[int, ...]:
-    """A shape that rows have as pictures: height and width, and 3 for colours.
-
-    Raises InvalidParameterError: for anything else, or another number of pixels than features.
-    """
+    """Height, width and 3 for colours of rows as pictures; InvalidParameterError for shapes that rows do not have."""
     given = tuple(shape) if isinstance(shape, Sequence) else ()
     whole = all(isinstance(size, int | np.integer) and size > 0 for size in given)
     if not whole or len(given) < 2 or given[2:] not in ((), (3,)) or int(np.prod(given)) != n_features:
@@ -168,12 +152,9 @@ def with_pictures(
     shape: tuple[int, ...],
     rows: Mapping[int, NDArray[Any]],
 ) -> list[dict[str, Any]]:
-    """Clusters of a report with ``pictures``: their centers, and typical and far rows where they are given.
+    """Add ``pictures`` of centers (k, d), and of the given example `rows`, to clusters of `summarize`.
 
-    Without matplotlib, whose library for images it takes, there are none.
-
-    `clusters`: as `streamkm.estimators.files.summarize` has them. `centers`: float64 (k, d). `shape`: of
-    `check_image_shape`. `rows`: mapping of int to ndarray (d,), example rows, by number.
+    `shape`: of `check_image_shape`. `rows`: values (d,) by row number. There are none without matplotlib's Pillow.
     """
     if not has_matplotlib():
         return [dict(cluster) for cluster in clusters]
@@ -189,7 +170,7 @@ def with_pictures(
 
 
 def _picture(values: NDArray[Any], shape: tuple[int, ...], low: float, high: float) -> str:
-    """A row of pixels (d,) as the address of an image: large values are dark, or bright where there are colours."""
+    """A data URI of pixels (d,): large values are dark, or bright in colour pictures."""
     from PIL import Image
 
     scaled = np.clip((np.asarray(values, np.float64) - low) / ((high - low) or 1.0), 0, 1).reshape(shape)
@@ -200,10 +181,7 @@ def _picture(values: NDArray[Any], shape: tuple[int, ...], low: float, high: flo
 
 
 def cautions(rows: Sequence[ClusterRow], result: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences that warn of a poor result.
-
-    `result`: ``objective``, and where known ``explained``, ``expected_inertia`` and its error.
-    """
+    """Warn of a poor `result`, by its ``objective``, ``explained``, ``expected_inertia`` and its error, if known."""
     objective, explained = result["objective"], result.get("explained")
     if explained is not None and explained < LITTLE_EXPLAINED:
         yield f"the clusters explain {explained:.1%} of the variance: rows differ more within them than between them"
@@ -227,10 +205,7 @@ def cautions(rows: Sequence[ClusterRow], result: Mapping[str, Any]) -> Iterator[
 
 
 def counter_cautions(rows: NDArray[np.float64], n_rows: int, name: Callable[[int], str]) -> Iterator[str]:
-    """Sentences on features that look like a counter or an id: another whole number in each row, up to twice `n_rows`.
-
-    `rows`: float64 (n, d), sampled rows in the units of the data.
-    """
+    """Warn of features like counters or ids in sampled rows (n, d): distinct whole numbers up to 2 `n_rows` apart."""
     if len(rows) < FEWEST_COUNTED:
         return
     numbers = np.sort(np.rint(rows), axis=0)
