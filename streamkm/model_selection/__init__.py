@@ -1,1 +1,1 @@
-"""How many clusters: `sweep`, which scores many numbers of them."""
+"""Selection of the number of clusters: `sweep` scores many numbers."""

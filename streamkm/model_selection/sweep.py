@@ -1,8 +1,4 @@
-"""Scores of many numbers of clusters, from one pass over the data.
-
-The pass samples rows. For each number, k-means clusters all sampled rows and each half of them. Inertia and silhouette
-are those of the original features, whatever sketch the clusters are found in.
-"""
+"""Scores of many numbers of clusters, from one pass that samples rows, in the original features for any sketch."""
 
 from __future__ import annotations
 
@@ -82,12 +78,12 @@ class SweepResult(Lines):
 
     @property
     def best(self) -> int:
-        """The suggested number of clusters: the highest silhouette, the fewest of equals; else the lowest inertia."""
+        """The suggested k: the highest silhouette, the fewest clusters of equals; else the lowest inertia."""
         return max(self.rows, key=lambda row: (np.nan_to_num(row.silhouette, nan=-2.0), -row.inertia)).n_clusters
 
     @property
     def most_agreed(self) -> int | None:
-        """`best` if halves agree on it about as well as on any, else where they agree most; None without agreements."""
+        """`best` if halves agree on it within `SAME_AGREEMENT`, else where they agree most; None without agreements."""
         agreed = {row.n_clusters: row.agreement for row in self.rows if np.isfinite(row.agreement)}
         highest = max(agreed.values(), default=0.0)
         if agreed.get(self.best, -1.0) >= highest - SAME_AGREEMENT:
@@ -156,8 +152,8 @@ def sweep(
 ) -> SweepResult:
     """Cluster sampled rows into many numbers of clusters and score each number.
 
-    One pass over the data samples rows, after those that `preprocess` and filling need. For each number of clusters,
-    k-means clusters the sampled rows, and each half of them for the agreement of halves.
+    One pass samples rows, after those that `preprocess` and filling need. For each number of clusters, k-means clusters
+    the sampled rows, and each half of them for the agreement of halves.
 
     Parameters
     ----------
@@ -176,12 +172,10 @@ def sweep(
 
     Raises
     ------
-    InvalidInputError, SourceError
-        The data cannot be read, or are invalid; names the place.
-    InvalidParameterError
-        For a parameter out of range.
+    InvalidInputError, SourceError, InvalidParameterError
+        For data that cannot be read or are invalid, with their place, and parameters out of range.
     MemoryLimitError
-        The work does not fit in memory; raised before rows are read.
+        If the work does not fit in memory, before rows are read.
 
     References
     ----------
@@ -264,13 +258,13 @@ class _Scoring:
 
     @classmethod
     def of(cls, here: Executor, sample: Sample, sketch: Sketch) -> _Scoring:
-        """The scoring of a sample that is clustered in a sketch."""
+        """The scoring of a sample, clustered in a sketch."""
         originals, _ = centered(here, sample.original_block())
         block = originals if sketch.is_identity else centered(here, sample.block(here, sketch))[0]
         return cls(here, block, originals, euclidean_distances(originals.X[:JUDGED_ROWS]))
 
     def row(self, n_clusters: int, seed: np.random.SeedSequence) -> SweepRow:
-        """Scores of the sampled rows in so many clusters."""
+        """Scores of the sampled rows in `n_clusters` clusters."""
         started = time.perf_counter()
         *halves, whole = seed.spawn(3)
         labels = self._labels(self.block, n_clusters, whole)
