@@ -1,7 +1,4 @@
-"""Near-duplicates: rows are clustered, then compared within clusters and across borders; one row of each pair stays.
-
-Clusters come from the estimators, as for a user. Nothing here searches for centers.
-"""
+"""Near-duplicates: clusters of the estimators, and comparisons within and across them that keep a row of each pair."""
 
 from streamkm.deduplication.search import Deduplicated, dedupe
 

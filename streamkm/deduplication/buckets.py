@@ -1,7 +1,4 @@
-"""Rows gathered cluster by cluster: in memory while there is room, beyond in files of a temporary directory.
-
-Knows no source.
-"""
+"""Rows gathered by cluster: in memory if there is room, else in temporary files; knows no source."""
 
 from __future__ import annotations
 
@@ -36,12 +33,12 @@ class Members:
 
     @property
     def n_bytes(self) -> int:
-        """In memory."""
+        """Bytes in memory."""
         return matrix_bytes(self.X) + ROW_BYTES * len(self.rows)
 
     @classmethod
     def joined(cls, parts: Sequence[Members], n_features: int) -> Members:
-        """Members one behind the other; CSR rows get the width of the data."""
+        """Join members; CSR rows get the width of the data."""
         if not parts:
             none = np.empty(0, np.int32)
             return cls(np.empty((0, n_features), np.float32), np.empty(0, np.int64), none, none)
@@ -50,15 +47,12 @@ class Members:
         return cls(X, *(np.concatenate([getattr(part, name) for part in parts]) for name in NUMBERS))
 
     def __getitem__(self, chosen: NDArray[np.intp] | slice) -> Members:
-        """Some of them."""
+        """Select members."""
         return Members(self.X[chosen], *(getattr(self, name)[chosen] for name in NUMBERS))
 
 
 class Buckets:
-    """Members of clusters, which share a number of buckets.
-
-    `room_bytes`: that members may take in memory. `piece_bytes`: of a file, at most.
-    """
+    """Members of clusters that share buckets, up to `room_bytes` in memory and in files of up to `piece_bytes`."""
 
     def __init__(self, n_buckets: int, n_features: int, room_bytes: int, piece_bytes: int):
         self.n_buckets = n_buckets
@@ -69,10 +63,7 @@ class Buckets:
         self._n_files = 0
 
     def add(self, bucket: int, members: Members) -> None:
-        """Put members to those of a bucket; write the largest buckets to the disk where there is no room.
-
-        Raises DiskFullError, OutputError: it cannot be written.
-        """
+        """Add members to a bucket; write the largest ones to disk for room. Raises DiskFullError, OutputError."""
         self._parts[bucket].append(members)
         self._held[bucket] += members.n_bytes
         self.n_bytes[bucket] += members.n_bytes
@@ -81,11 +72,11 @@ class Buckets:
                 self._write(each)
 
     def parts(self, bucket: int) -> Iterator[Members]:
-        """All members of a bucket, part by part, in the order in which they came."""
+        """Yield the parts of a bucket, in the order in which they came."""
         return (_read(part) if isinstance(part, Path) else part for part in self._parts[bucket])
 
     def load(self, bucket: int) -> Members:
-        """The same at once."""
+        """Load a bucket as one."""
         return Members.joined(list(self.parts(bucket)), self.n_features)
 
     def drop(self, bucket: int) -> None:
@@ -96,7 +87,7 @@ class Buckets:
         self._parts[bucket], self._held[bucket] = [], 0
 
     def close(self) -> None:
-        """Remove what was written."""
+        """Remove the files."""
         if self._folder is not None:
             self._folder.close()
 

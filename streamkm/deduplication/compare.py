@@ -1,4 +1,4 @@
-"""Buckets of clusters, compared: which rows go, how many pairs that took, and what clusters keep apart."""
+"""Comparison of buckets: rows to remove, numbers of pairs, and near pairs that clusters separate."""
 
 from __future__ import annotations
 
@@ -22,15 +22,12 @@ EXACT_PAIRS = 4096  # whose cosines are found again at a time, at most
 
 
 def kept_rows(X: Matrix, threshold: float) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Which rows are kept, in their order: a row goes if its cosine to one kept before it is at least the threshold.
+    """Decide which rows stay: a row goes if its cosine to one kept before it is at least the threshold. O(s * r * d).
 
-    Every row that goes is so near to one that stays. The second half is compared with what is kept of the first, then
-    within itself. O(s * r * d) for s rows of which r are kept; holds a copy of the rows, and `BLOCK_ROWS` x
-    `PANEL_ROWS` products.
-
-    `X`: ndarray or csr_array (s, d), of unit length, in the order of preference. `threshold`: between -1 and 1. Returns
-    kept bool (s,): depends on the rows alone: what products leave in doubt is found in float64, in a fixed order of
-    sums; nearby int64 (s,): a row that is kept, for each: the first one near it, or itself.
+    The second half of the s rows is compared with the r kept of the first, then within itself, with a copy of the rows
+    and `BLOCK_ROWS` x `PANEL_ROWS` products in memory. Doubtful products are found in float64, in a fixed order of
+    sums, so the result depends on the rows alone. `X` (s, d): unit rows, in the order of preference. Returns kept bool
+    (s,), and int64 (s,), for each row the first kept one near it, or itself.
     """
     n_rows = X.shape[0]
     kept, nearby = np.ones(n_rows, np.bool_), np.arange(n_rows)
@@ -80,10 +77,9 @@ def near_pairs(X: Matrix, Y: Matrix, threshold: float) -> NDArray[np.int64]:
 
 
 def near(X: Matrix, Y: Matrix, threshold: float) -> NDArray[np.bool_]:
-    """Which rows of X have a cosine to which rows of Y of at least the threshold (a, b). O(a * b * d).
+    """Whether rows of X (a, d) and Y (b, d) have a cosine of at least the threshold (a, b). O(a * b * d).
 
-    `X`, `Y`: ndarray or csr_array (a, d), (b, d), of unit length, or of zeros, whose cosine to anything is 0; both of
-    one kind.
+    Both are of one kind, of unit rows, or rows of zeros, whose cosine to anything is 0.
     """
     products = X @ Y.T
     if not isinstance(products, np.ndarray):
@@ -98,22 +94,20 @@ def near(X: Matrix, Y: Matrix, threshold: float) -> NDArray[np.bool_]:
 
 
 def count_compared(kept: NDArray[np.bool_]) -> int:
-    """Pairs that `kept_rows` compares if it takes the rows one by one: each with those kept before it."""
+    """Pairs that `kept_rows` compares row by row: each row with those kept before it."""
     return int((np.cumsum(kept) - kept).sum())
 
 
 def _doubt(X: Matrix) -> float:
-    """How far a product of two rows of unit length may be from their cosine.
-
-    X sum of p products is off by at most p u / (1 - p u) of the lengths, u the unit roundoff, in any order of sums
-    (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1); lengths are off by some u themselves.
-    """
+    """Bound of the error of a cosine as a product of two unit rows."""
+    # p u / (1 - p u) of the lengths for p products in any order of sums, u the unit roundoff (Higham, Accuracy and
+    # Stability of Numerical Algorithms, section 3.1); lengths are off by some u themselves
     n_products = X.shape[1] if isinstance(X, np.ndarray) else int(np.diff(X.indptr).max(initial=0))
     return float((1.05 * n_products + 64) * np.finfo(X.dtype).eps / 2)
 
 
 def _cosines(X: Matrix, Y: Matrix, rows: NDArray[np.intp], others: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Cosines of pairs of rows (p,), by squared distances and norms in float64, whose sums have a fixed order."""
+    """Cosines of pairs of rows (p,), by squared distances and norms in float64, with a fixed order of sums."""
     distinct, at = np.unique(others, return_inverse=True)
     centers = densified(Y, distinct, X.shape[1])
     first = X[rows]
@@ -126,7 +120,7 @@ def _cosines(X: Matrix, Y: Matrix, rows: NDArray[np.intp], others: NDArray[np.in
 
 @dataclass(slots=True)
 class Compared:
-    """What all comparisons so far have told."""
+    """Results of all comparisons so far."""
 
     removed: NDArray[np.bool_]  # (n,)
     needed: NDArray[np.bool_]  # rows that must stay, as removed ones are near them (n,)
@@ -137,12 +131,12 @@ class Compared:
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, np.int64))
 
     def joined(self) -> Compared:
-        """The same, with all pairs in one array."""
+        """Join all pairs in one array."""
         self.pairs = [np.concatenate([np.empty((0, 2), np.int64), *self.pairs])]
         return self
 
     def finish(self) -> None:
-        """Remove rows that are near one of another cluster, when all are done: the first of two stays, or who must."""
+        """Remove rows that are near one of another cluster, at the end: the first of two stays, or a needed one."""
         (pairs,) = self.joined().pairs
         pairs = pairs[~self.removed[pairs].any(axis=1)]
         pairs = np.concatenate([pairs, pairs[:, ::-1]])
@@ -154,7 +148,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How rows are compared, and what that told."""
+    """Settings and results of comparisons."""
 
     centers: NDArray[np.float64]  # (k, d)
     threshold: float  # cosine
@@ -167,10 +161,10 @@ class Comparison:
 def compare_bucket(
     bucket: int, buckets: Buckets, comparison: Comparison
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Compare the rows of each cluster of a bucket, those that are kept with its guests, and all with the probes.
+    """Compare the rows of each cluster of a bucket, kept ones with its guests, and all with the probes.
 
-    A cluster that is larger than a piece, alone in its bucket, is compared piece by piece, with the same result. Marks
-    rows that go or must stay; comparing a bucket again marks the same. Returns pairs and counts, as of `Compared`.
+    A large cluster, alone in its bucket, is compared by pieces, with the same result. Repeated calls mark the same
+    rows. Returns pairs and counts, as of `Compared`.
     """
     most, is_alone = buckets.piece_bytes, np.count_nonzero(comparison.bucket_of == bucket) == 1
     n_pieces = -(-int(buckets.n_bytes[bucket]) // most) if is_alone else 1
@@ -196,11 +190,7 @@ def compare_bucket(
 def _compared(
     pieces: Buckets, orders: list[NDArray[np.intp]], parts: Callable[[], Iterable[Members]], comparison: Comparison
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs and counts of a bucket.
-
-    `pieces`: its rows, and room for as many pieces of rows that are kept. `orders`: of each piece's rows. `parts`:
-    gives rows among which guests are.
-    """
+    """Pairs and counts of a bucket, by order within its `pieces`, which also store kept rows; `parts` has guests."""
     threshold, told, n_before = comparison.threshold, comparison.told, 0
     pairs, counts = [np.empty((0, 2), np.int64)], np.zeros(3, np.int64)
     for at, order in enumerate(orders):
@@ -232,7 +222,7 @@ def _compared(
 
 
 def _by_probes(members: Members, comparison: Comparison) -> NDArray[np.int64]:
-    """Pairs of probes with these rows at the threshold or above, and those of them that are compared."""
+    """Near pairs of probes with these rows, and the compared ones of them."""
     probes, counts = comparison.probes, np.zeros(2, np.int64)
     for start in range(0, len(members.rows), BLOCK_ROWS):
         part = members[start : start + BLOCK_ROWS]

@@ -1,4 +1,4 @@
-"""How clusters share buckets, so that those that are compared at the same time fit in memory."""
+"""Shares of clusters in buckets, so that rows compared at the same time fit in memory."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SCORE_BYTES = 1 << 24  # of distances to all centers that are held at a time
 DEVIATIONS = 3.0  # of the way that near-duplicates in random directions lie apart across a border
 
 
+# valid rows of a chunk, their numbers in it, its rows, and each valid row's nearest and second nearest cluster
 Bordering: TypeAlias = tuple[Any, NDArray[np.int64], int, NDArray[np.int32], NDArray[np.int32]]
-"""Valid rows of a chunk, their numbers in it, its rows, and each valid row's nearest and second nearest cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class BorderRows(Map[Bordering]):
-    """The rows of each chunk, and between which clusters they lie."""
+    """Rows of each chunk, and their nearest and second nearest clusters."""
 
     large = True
 
@@ -46,8 +46,8 @@ class BorderRows(Map[Bordering]):
     def of(cls, centers: NDArray[np.float64], threshold: float) -> BorderRows:
         """Borders of spherical clusters (k, d) of rows whose near-duplicates have a cosine of at least the threshold.
 
-        Rows x and y on both sides of the border between centers a and b: ``(x - y) @ (a - b)`` is at most
-        ``|x - y| |a - b|``, and has a standard deviation of ``1 / sqrt(d)`` of that for random directions. One of them
+        For rows x and y on both sides of the border between centers a and b, ``(x - y) @ (a - b)`` is at most
+        ``|x - y| |a - b|``, with a standard deviation of ``1 / sqrt(d)`` of that for random directions. One of them
         lies at most half as far from the border.
         """
         apart = float(np.sqrt(2.0 - 2.0 * threshold))
@@ -56,11 +56,11 @@ class BorderRows(Map[Bordering]):
 
     @staticmethod
     def memory(chunk_bytes: int) -> PassMemory:
-        """Memory of rows that wait to be put to their clusters, and of a chunk's rows at unit length in each call."""
+        """Memory of rows that wait for their clusters, and of a chunk's rows at unit length in each call."""
         return PassMemory(kept=WAITING * chunk_bytes, call=2 * chunk_bytes)
 
     def output(self, rows: ValidRows) -> Bordering:
-        """Rows of one chunk; the second nearest cluster is -1 for those far from the border. O(n * k * d)."""
+        """Rows of one chunk; the second nearest cluster is -1 for rows far from the border. O(n * k * d)."""
         n_rows, k = rows.X.shape[0], self.table.n_clusters
         nearest, second = np.zeros(n_rows, np.int32), np.full(n_rows, -1, np.int32)
         step = max(1, SCORE_BYTES // (4 * k))
@@ -84,10 +84,9 @@ class BorderRows(Map[Bordering]):
 def invited(
     own: NDArray[np.int32], nearest: NDArray[np.int32], second: NDArray[np.int32], room: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """Clusters that the next rows are guests of, or -1 (n,).
+    """Clusters that rows are guests of, or -1 (n,); lowers `room`, int64 (k,), the guests that each may still have.
 
-    `own`: int32 (n,), their clusters: the nearest, or another one where that was full. `nearest`, `second`: int32 (n,),
-    as of `BorderRows.output`. `room`: int64 (k,), guests that each cluster may still have; lowered.
+    `nearest` and `second` are those of `BorderRows.output`; `own` differs from `nearest` where that was full.
     """
     others = np.where(nearest == own, second, nearest).astype(np.int32)
     others[others == own] = -1
@@ -111,7 +110,7 @@ ORDER_BYTES = 40  # of a row of a cluster that is compared: its distance and pla
 
 @dataclass(frozen=True, slots=True)
 class GatherPlan:
-    """How clusters share buckets."""
+    """Buckets of clusters, and sizes."""
 
     bucket_of: NDArray[np.int64]  # (k,)
     n_buckets: int
@@ -123,7 +122,7 @@ class GatherPlan:
 
     @classmethod
     def of(cls, source: RowSource, estimator: StreamKMeans, sizes: NDArray[np.int64]) -> GatherPlan:
-        """By the limit, rows and clusters alone."""
+        """Plan by the limit, rows and clusters alone."""
         budget, n_threads = MemoryBudget.of(estimator.memory_limit, source), local_threads(estimator.executor)
         limit = budget.limit_bytes
         row_bytes = decoded_row_bytes(source)
@@ -146,10 +145,7 @@ class GatherPlan:
 
 
 def plan_run(estimator: StreamKMeans, source: RowSource, memory_limit: Any) -> Plan:
-    """The plan of the fit, if gathering and comparing have room below the limit, too, whatever clusters there are.
-
-    Raises MemoryLimitError.
-    """
+    """The plan of the fit, if gathering and comparing have room too, for any clusters; else MemoryLimitError."""
     plan = estimator.plan_for(source, memory_limit=memory_limit)
     reading = reading_of(source, 1, largest_chunk(source, plan.chunk_bytes))
     rows_bytes = (BYTES_PER_ROW + ORDER_BYTES) * (source.estimated_rows or 0)
@@ -161,12 +157,12 @@ def plan_run(estimator: StreamKMeans, source: RowSource, memory_limit: Any) -> P
 
 
 def _read_bytes(reading: ReadingMemory) -> int:
-    """Bytes of chunks that threads read, of the same rows at unit length, and of those that wait."""
+    """Bytes of chunks that threads read, of these rows at unit length, and of waiting ones."""
     return reading.peak(BorderRows.memory(reading.largest_chunk))
 
 
 def _cut(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Numbers of runs of consecutive clusters whose bytes together are `most` at most, or of one cluster (k,)."""
+    """Numbers (k,) of runs of consecutive clusters with at most `most` bytes together, or of one cluster."""
     out = np.zeros(len(sizes), np.int64)
     bucket = filled = 0
     for cluster, size in enumerate(sizes.tolist()):

@@ -1,4 +1,4 @@
-"""Near-duplicates of data that need not fit in memory: rows are clustered, and compared within clusters."""
+"""Near-duplicates in data that need not fit in memory: rows are clustered, then compared within clusters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Keep = Literal["nearest", "farthest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deduplicated(Lines):
-    """Which rows are kept."""
+    """Rows to keep, and numbers of the search."""
 
     rows: NDArray[np.int64]  # (r,): numbers of the rows that are kept, ascending, counted from 0
     n_rows: int  # of the data
@@ -57,7 +57,7 @@ class Deduplicated(Lines):
 
     @property
     def n_removed(self) -> int:
-        """Rows that are near-duplicates of one that is kept."""
+        """Rows that are near-duplicates of a kept one."""
         return self.n_rows - self.n_skipped - len(self.rows)
 
     def lines(self) -> list[tuple[str, str]]:
@@ -93,11 +93,11 @@ def dedupe(
 ) -> Deduplicated:
     """Find near-duplicates among rows, and the rows to keep without them.
 
-    Spherical k-means clusters the rows. Within a cluster, `dedupe` visits rows by their distance to the center, and
-    equally distant ones by their number. It keeps a row unless its cosine to a kept row is at least the threshold.
-    It also compares rows near the border to another cluster with the rows kept there. Of such a pair, the row with the
-    lower number stays, unless only the other one is needed. So each removed row is that near to a kept one. `dedupe`
-    does not compare other pairs of rows in different clusters, and estimates their number.
+    Spherical k-means clusters the rows. Within a cluster, rows are visited by their distance to the center, equally
+    distant ones by their number, and kept unless their cosine to a kept row is at least the threshold. Rows near the
+    border to another cluster are also compared with the rows kept there. Of such a pair, the row with the lower number
+    stays, unless only the other one is needed. So each removed row is that near to a kept one. Other pairs of rows in
+    different clusters are not compared; their number is estimated.
 
     Parameters
     ----------
@@ -106,15 +106,14 @@ def dedupe(
     threshold : float, default=0.95
         Cosine from which rows are near-duplicates, above 0 and at most 1. Rows of zeros have none.
     n_clusters : int or "auto", default="auto"
-        k. Comparing takes less with more of them; the rows of the largest cluster must fit in memory eight times.
-        "auto": a quarter of the square root of the number of rows, at most 65,536.
+        k. More clusters take less comparing; the rows of the largest must fit in memory eight times. "auto": a quarter
+        of the square root of the number of rows, at most 65,536.
     keep : {"nearest", "farthest"}, default="nearest"
         Which row of near-duplicates stays: that nearest to the center, or farthest from it.
     memory_limit, chunk_bytes, executor, invalid, progress, random_state
         As of `StreamKMeans`. Rows are compared by threads of this process, whatever the executor.
     checkpoint : path, optional
-        A directory, empty or new, for the state of the run. After a kill, the same call goes on from this state. The
-        directory is removed at the end.
+        Empty or new directory of the state, from which the same call continues after a kill; removed at the end.
 
     Returns
     -------
@@ -123,12 +122,10 @@ def dedupe(
 
     Raises
     ------
-    InvalidInputError, SourceError
-        The data cannot be read, or are invalid; names the place.
-    InvalidParameterError
-        For a parameter out of range.
+    InvalidInputError, SourceError, InvalidParameterError
+        For data that cannot be read or are invalid, with their place, and parameters out of range.
     MemoryLimitError
-        The centers, or the rows of the largest cluster, do not fit in memory.
+        If the centers, or the rows of the largest cluster, do not fit in memory.
 
     Notes
     -----
@@ -180,10 +177,7 @@ def dedupe(
 
 
 def default_clusters(source: RowSource) -> int:
-    """A quarter of the square root of the number of rows: comparing then costs about what clustering does.
-
-    Raises InvalidInputError: nothing says how many rows there are.
-    """
+    """A quarter of the root of n: comparing then costs about as much as clustering; InvalidInputError for unknown n."""
     n_rows = source.estimated_rows
     if n_rows is None:
         raise InvalidInputError(f"{source.name} does not say how many rows it has; pass n_clusters=")
@@ -192,7 +186,7 @@ def default_clusters(source: RowSource) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Clustered:
-    """What clustering leaves."""
+    """Labels and centers of the clustering."""
 
     labels: NDArray[np.int32]  # (n,)
     centers: NDArray[np.float64]  # (k, d)
@@ -211,7 +205,7 @@ class _Run:
     progress: Progress
 
     def run(self) -> Deduplicated:
-        """Do what an earlier run has not done."""
+        """Run the stages that an earlier run has not finished."""
         clustered = self._clustered()
         labels, n_clusters = clustered.labels, len(clustered.centers)
         sizes = np.bincount(labels[labels >= 0], minlength=n_clusters)
@@ -256,7 +250,7 @@ class _Run:
         )
 
     def _clustered(self) -> _Clustered:
-        """Clusters of all rows, or those that an earlier run found."""
+        """Clusters of all rows, found now or in an earlier run."""
         begun = self.writer.load("clustered", _Clustered)
         if begun is not None:
             return begun
@@ -268,7 +262,7 @@ class _Run:
         return found
 
     def _gathered(self, workers: Executor, clustered: _Clustered, plan: GatherPlan, buckets: Buckets) -> Members:
-        """Read all rows once, put those of clusters to their buckets, and give those that are compared with all."""
+        """Read all rows once, add them to the buckets of their clusters, and return the probes."""
         labels, centers, first, probes = clustered.labels, clustered.centers, 0, []
         valid, rng = np.flatnonzero(labels >= 0), np.random.default_rng([clustered.seed, len(labels)])
         probed = np.sort(rng.choice(valid, min(PROBES, len(valid)), replace=False))
