@@ -1,8 +1,4 @@
-"""Runs passes on threads of this process or on a Dask cluster, with the same bits on both.
-
-`passes` has the loop over rows, `open` chooses an executor, `reduction` fixes the order of sums, and `records` writes
-states to checkpoints. Nothing here knows centers.
-"""
+"""Runs passes on threads of this process or on a Dask cluster, with the same bits on both. Knows no centers."""
 
 from streamkm.engine.base import Executor, Folded, Large, Listener
 from streamkm.engine.open import (

@@ -1,10 +1,8 @@
-"""What an executor is, and threads as one: work over items in order, with sums carried along a fixed tree.
+"""The interface of executors, and threads as one: work over items in order, with states joined in a fixed tree.
 
-`map` gives results back in order; `hold` leaves the large part of each result where it was made; `fold` carries sums
-along runs of items. Runs and the tree that joins them depend on the number of items alone, so sums are bit-identical
-whatever the executor, the number of workers and the order of completion. Few results are in flight at a time.
-States are joined by functions ``join(first, second, *shared)``, which may change the first. Knows nothing of sketches,
-clusters or files.
+The tree depends on the number of items alone, so sums are bit-identical for any executor, number of workers and order
+of completion. States are joined by functions ``join(first, second, *shared)``, which may change the first. Knows
+nothing of sketches, clusters or files.
 """
 
 from __future__ import annotations
@@ -64,10 +62,10 @@ class Executor(ABC):
         """Start one call, which has the methods `result` and `cancel` of a future."""
 
     def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
-        """Items of a source for calls that read, each with its number of rows where that is known without reading.
+        """Items of a source for calls that read, each with its number of rows if that is known without reading.
 
-        Items are chunks, or rows where the source only streams. Executors make the items because they differ in what
-        travels with a chunk: nothing, its rows, or the graph that makes them. `passes.reader` alone reads them.
+        Executors make the items because they differ in what travels with a chunk: nothing, its rows, or the graph that
+        makes them. `passes.reader` alone reads items.
         """
         if source.streams:
             for rows in source.stream(target_bytes):
@@ -77,15 +75,15 @@ class Executor(ABC):
                 yield chunk, None if source.n_rows is None else chunk.stop - chunk.start
 
     def handles(self) -> MutableSequence[Any]:
-        """An empty sequence for handles, in order; of what a cluster holds, it takes no memory a handle."""
+        """An empty sequence for handles, in order; on a cluster, handles take no memory each."""
         return []
 
     def for_calls(self, source: RowSource) -> RowSource:
-        """The source as calls get it: a `RemoteView` where its rows come as items."""
+        """The source as calls get it: a `RemoteView` if its rows come as items."""
         return source
 
     def share(self, value: Any) -> Any:
-        """Send a value that many calls need to where they run; returns the argument to pass to them."""
+        """Send a value that many calls need to their machines; returns the argument to pass to the calls."""
         return value
 
     def everywhere(self, stage: str, function: Callable[[Any], object], item: Any) -> None:
@@ -103,9 +101,9 @@ class Executor(ABC):
     ) -> Iterator[tuple[Any, Any]]:
         """Call ``function(item, *shared) -> (kept, info)``; yield ``(handle of kept, info)`` in order.
 
-        A handle may be an item of later calls; those get what was kept. `join`: of infos of consecutive items. The
-        workers of a cluster join them before they are sent: a joined info comes with the last of its items, and None
-        with the others. `once`: whether a cluster joins all infos into one; else it joins those of each call.
+        A handle may be an item of later calls, which get the kept value. `join` joins infos of consecutive items on the
+        workers of a cluster: a joined info comes with the last of its items, and None with the others. A cluster joins
+        the infos of each call, or all of them if `once`.
         """
         return self.map(stage, function, items, *shared)
 
@@ -116,10 +114,7 @@ class Executor(ABC):
     def map(
         self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any, large: bool = False
     ) -> Iterator[Any]:
-        """Yield ``function(item, *shared)`` in the order of the items.
-
-        `large`: whether results are as large as what is read for them, so that few may wait.
-        """
+        """Yield ``function(item, *shared)`` in order; few results wait if they are as `large` as the items."""
         return self._ordered(items, lambda item: self._submit(stage, function, item, *shared))
 
     def each(self, stage: str, function: Callable[..., Any], items: Sequence[Any], *shared: Any) -> list[Any]:
@@ -137,12 +132,11 @@ class Executor(ABC):
         large: Large = None,
         listener: Listener[State] | None = None,
     ) -> State:
-        """Carry a state over all items: ``state, output = step(state or None, item, *shared)``.
+        """Carry a state over all `n_items` >= 1 items: ``state, output = step(state or None, item, *shared)``.
 
-        Items are cut into runs of consecutive items, each carried by one call; the states of eight runs at a time are
-        joined, in order. `n_items`: length of `items`, at least 1. `large`: "state": a state takes more memory than an
-        item, so runs are longer. "items": each item is a run. Items are then rows of a source that streams, of which a
-        whole run would wait in memory, or chunks that are read fastest one after the other.
+        Each call carries a state over a run of consecutive items; the states of eight runs at a time are joined, in
+        order. `large`: "state" makes runs longer, for states that take more memory than an item. "items" makes each
+        item a run, if a run of streamed rows would fill memory, or if chunks are read fastest one after the other.
         """
         listener = listener or Listener()
         tree = JoinTree(self._joiner(stage, join, shared), eager=self.joins_here)
@@ -184,28 +178,25 @@ class Executor(ABC):
     ) -> Iterator[tuple[Iterable[tuple[int, Any]], int, Iterable[Any]]]:
         """Carry a state over each run, from number `first` of `total` on.
 
-        Yield in order, of one or several runs at a time: the level of each subtree of the tree that joins states, with
-        its state or handle; how many runs; and outputs as `wanted`.
+        Yields in order, for one or several runs: pairs of the level of a subtree and its state or handle, the number of
+        runs, and outputs as `wanted`.
         """
 
     def values(self, handles: Iterable[Any]) -> Iterator[Any]:
-        """Yield what handles stand for, in order; all values that one call has left come to this process at once."""
+        """Yield the values of handles, in order; all values that one call has left come to this process at once."""
         yield from handles
 
     def _fetch(self, handle: Any) -> Any:
         return handle
 
     def _n_workers_now(self) -> int:
-        """Number of workers that calls in flight should keep busy; workers may come and go."""
+        """Number of workers that calls in flight should keep busy; it may change during a pass."""
         return self.n_workers
 
     def _ordered(
         self, items: Iterable[Any], start: Callable[[Any], Any], n_busy: int = 1, n_ahead: int | None = None
     ) -> Iterator[Any]:
-        """Start a few more calls than the workers run, at least `n_busy`; wait for them in order.
-
-        `n_ahead`: calls to start ahead; given where each result takes much memory.
-        """
+        """Start a few calls more than the workers run, or `n_ahead` more; wait for them in order."""
         ahead: deque[Any] = deque()
         try:
             for item in items:
@@ -223,8 +214,8 @@ class Executor(ABC):
 class LocalThreads(Executor):
     """Threads of this process; kernels and BLAS calls release the interpreter lock.
 
-    A plain pool costs some 12 microseconds a call, Dask's threaded scheduler some 70 (2,000 empty calls, two threads).
-    The latter also builds the whole graph first, and cannot wait until earlier results are taken.
+    A plain pool costs 12 microseconds a call, Dask's threaded scheduler 70, and the latter cannot wait until results
+    are taken.
     """
 
     joins_here = True
@@ -275,7 +266,7 @@ class LocalThreads(Executor):
 
 
 def _start(pool: ThreadPoolExecutor, function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
-    """Have a pool call a function; once the main thread has ended, pools take nothing, and this thread calls it."""
+    """Call a function in a pool, or in this thread once the main thread has ended and pools take no calls."""
     try:
         return pool.submit(function, *args, **kwargs)
     except RuntimeError as error:

@@ -1,8 +1,8 @@
 """Progress of a run on disk: named records, labels, and files that grow, in a directory that was new or empty.
 
-`checkpoint.json` there holds the fingerprint of source and settings, which identifies the run. Each record is written
-beside, flushed and renamed, so a kill leaves the state before or after. Files that grow count only up to the row that a
-later record names. Other files in the directory stay. Knows nothing of fits.
+`checkpoint.json` holds the fingerprint of source and settings, which identifies the run. Each record is written beside,
+flushed and renamed, so a kill leaves the state before or after. A growing file counts only up to the row that a later
+record names. Knows nothing of fits.
 """
 
 from __future__ import annotations
@@ -71,15 +71,11 @@ class Checkpoint:
     def open(
         cls, directory: str | os.PathLike[str], fingerprint: Mapping[str, Any], *, restart: bool = False
     ) -> Iterator[Checkpoint]:
-        """Begin a run in a directory, or continue the run that was begun there.
+        """Begin a run in a directory, or continue the run with this fingerprint; `restart` discards any earlier state.
 
-        `fingerprint`: what makes it the same run, in sections. `restart`: discard the earlier state, of whatever run.
-        The lock is released at the end; the state stays unless it was discarded.
-
-        Raises InUseError: another process uses the directory; CheckpointError: the state belongs to another run; the
-        message says what differs. Or, whatever `restart` says: the directory is not empty and no checkpoint, its
-        version is unknown, or its `checkpoint.json` is damaged; DiskFullError, OutputError: it cannot be written, or is
-        a URL.
+        Raises InUseError if another process uses the directory; CheckpointError if the state belongs to another run
+        (the message names the differences), and even with `restart` if the directory holds other files, a damaged
+        `checkpoint.json` or an unknown version; DiskFullError or OutputError if it cannot be written or is a URL.
         """
         check_local(directory)
         place = Path(directory)
@@ -108,10 +104,7 @@ class Checkpoint:
                     place.rmdir()
 
     def save(self, name: str, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
-        """Write a record of numbers; it replaces the one of that name when it is complete and on disk.
-
-        Raises DiskFullError, OutputError; the earlier record is as it was.
-        """
+        """Replace the record of this name once the new one is on disk, or raise DiskFullError or OutputError."""
         header = json.dumps({"name": name, "arrays": sorted(arrays), "meta": dict(meta)})
         members = {_ARRAY + each: array for each, array in arrays.items()}
         replace_file(
@@ -121,11 +114,11 @@ class Checkpoint:
         )
 
     def load(self, name: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
-        """Give a record's arrays and meta; None where there is none or it is damaged, which is logged."""
+        """A record's arrays and meta; None if there is none or it is damaged, which is logged."""
         return load_record(self.directory, name)
 
     def write_labels(self, first_row: int, labels: NDArray[np.int32]) -> None:
-        """Write the labels of consecutive rows and bring them to the disk; they count once a later record says so."""
+        """Write the labels of consecutive rows to the disk; they count once a later record names them."""
         path = self.growing(LABELS)
         with writing(path, labels.nbytes):
             if path.is_symlink():
@@ -137,17 +130,17 @@ class Checkpoint:
                 os.fsync(file.fileno())
 
     def read_labels(self, labels: NDArray[np.int32]) -> bool:
-        """Read the labels of the first rows into an array; False if the earlier state has not so many."""
+        """Read the labels of the first rows into an array; False if fewer were saved."""
         with suppress(FileNotFoundError), open(self.growing(LABELS), "rb") as file:
             return file.readinto(raw(labels)) == labels.nbytes
         return False
 
     def growing(self, name: str) -> Path:
-        """The path of a file that grows and that a record tells the size of."""
+        """The path of a growing file, whose valid size a record names."""
         return self.directory / f"{name}{GROWING}"
 
     def complete(self) -> None:
-        """Discard the state of a complete run, unless the caller wants to keep it."""
+        """Discard the state of a complete run, unless the directory is a `KeptDirectory`."""
         if not self._stays:
             self.discard()
 
@@ -157,7 +150,7 @@ class Checkpoint:
         self._discarded = True
 
     def _clear(self) -> None:
-        """Remove the checkpoint's files, its fingerprint first, so that a kill leaves no state of half the records."""
+        """Remove the checkpoint's files, the fingerprint first, so that a kill leaves no state of half the records."""
         with writing(self.directory):
             (self.directory / MARKER).unlink(missing_ok=True)
             sync(self.directory)
@@ -175,7 +168,7 @@ class CheckpointWriter:
         self._next = time.monotonic() + INTERVAL_S
 
     def same_seed(self, drawn: int) -> int:
-        """The seed of the run that is continued; else the seed that was drawn now."""
+        """The seed of the run that is continued; else the seed that was drawn now, which is saved."""
         begun = None if self.checkpoint is None else self.checkpoint.load(BEGIN)
         if begun is None and self.checkpoint is not None:
             self.checkpoint.save(BEGIN, {}, {"seed": drawn})
@@ -192,12 +185,12 @@ class CheckpointWriter:
             self.when_due(lambda: self.save(name, make()))
 
     def save(self, name: str, value: Any) -> None:
-        """Save a value of a kind that `records.pack` takes now: the result of a stage."""
+        """Save the result of a stage; see `records.pack` for the types."""
         if self.checkpoint is not None:
             self.checkpoint.save(name, *pack(value))
 
     def when_due(self, save: Callable[[], None], *, is_due: bool = False) -> None:
-        """Call `save` at most once per interval, and for at most a share of the time, or where `is_due` says so."""
+        """Call `save` at most once per interval and for at most 5 % of the time, or now if `is_due`."""
         started = time.monotonic()
         if is_due or started >= self._next:
             save()
@@ -206,26 +199,26 @@ class CheckpointWriter:
 
 
 def forget(directory: str | os.PathLike[str]) -> None:
-    """Remove the state of a run, if a directory has one; errors as of `Checkpoint.open`."""
+    """Remove the state of a run, if a directory has one; errors as for `Checkpoint.open`."""
     if os.path.isdir(directory):
         with Checkpoint.open(directory, {}, restart=True) as saved:
             saved.discard()
 
 
 def records(directory: str | os.PathLike[str]) -> set[str]:
-    """Names of the records of a checkpoint; empty without one. Raises CheckpointError as `Checkpoint.open`."""
+    """Names of the records of a checkpoint; empty without one. Raises CheckpointError as `Checkpoint.open` does."""
     place = Path(directory)
     return set() if _fingerprint(place) is None else {path.stem for path in place.glob(f"*{RECORD}")}
 
 
 def saved_stages(directory: str | os.PathLike[str]) -> list[str]:
-    """Names of the records behind a run's beginning, the latest last; see `checkpoint.records` for errors."""
+    """Names of the records of finished stages, the latest last; see `checkpoint.records` for errors."""
     found = records(directory) - {BEGIN, PROCESS}
     return sorted(found, key=lambda name: (Path(directory) / f"{name}{RECORD}").stat().st_mtime_ns)
 
 
 def load_record(directory: Path, name: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
-    """A record's arrays and meta; None where there is none or it is damaged, which is logged."""
+    """A record's arrays and meta; None if there is none or it is damaged, which is logged."""
     path = directory / f"{name}{RECORD}"
     try:
         # opened here, because np.load leaves a damaged file open; every member's checksum is verified
@@ -243,7 +236,7 @@ def load_record(directory: Path, name: str) -> tuple[dict[str, NDArray[Any]], di
 
 
 def _fingerprint(directory: Path) -> dict[str, Any] | None:
-    """The fingerprint of the checkpoint in a directory; None if it is missing, empty or of a run that was discarded.
+    """The fingerprint of the checkpoint in a directory; None if the directory is missing, empty or discarded.
 
     Raises CheckpointError: the directory holds other files, or a state that this release cannot continue.
     """
@@ -272,5 +265,5 @@ def _fingerprint(directory: Path) -> dict[str, Any] | None:
 
 
 def _shortly(listed: list[str], between: str) -> str:
-    """The first of some texts, and how many more there are."""
+    """The first of some texts, and the number of the others."""
     return between.join(listed[:LISTED]) + (f" and {len(listed) - LISTED} more" if len(listed) > LISTED else "")

@@ -1,8 +1,8 @@
 """Workers of a Dask cluster as an executor, by the public API of `distributed.Client` alone.
 
-Workers read chunks and hold the blocks that they make. A call works on a shard, which is many runs of items. The blocks
-of a shard lie on one worker, and a step over them moves sums only. If a worker is lost, Dask repeats the calls whose
-results it held. Rows that this process sent cannot be made again.
+Each call works on a shard, which is many runs of items. The held blocks of a shard lie on one worker, so a step over
+them moves sums only. If a worker is lost, Dask repeats the calls whose results it held; rows that this process sent
+cannot be made again.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ NO_WORKERS_SECONDS = 600.0  # without any worker before a fit is given up, unles
 class DaskCluster(Executor):
     """Workers of a `distributed.Client`; held blocks stay on them.
 
-    A pass takes some three calls a thread, at least twelve, each with one or two more that return the small part of its
-    result. A step over held blocks takes as many calls, and about as many joins. Keys are ``("stage-token", number)``,
-    so the dashboard groups them by stage.
+    A pass takes some three calls a thread, at least twelve, and one or two more for the small part of each result. Keys
+    are ``("stage-token", number)``, so the dashboard groups them by stage.
     """
 
     joins_here = False
@@ -75,7 +74,7 @@ class DaskCluster(Executor):
         self._look()
 
     def cancel(self) -> None:
-        """Cancel all calls and release all held blocks, those that a traceback refers to among them."""
+        """Cancel all calls and release all held blocks, even those that a traceback refers to."""
         # not Client.cancel: the scheduler ends the connection where a call is cancelled by itself and by what it needs
         if self._client.status == "running":
             for future in list(self._futures):
@@ -106,7 +105,7 @@ class DaskCluster(Executor):
             self.everywhere("look", check_readable, new[:: -(-len(new) // MOST_FILES)])
 
     def _sent(self, rows: Rows) -> Any:
-        """Send rows to a worker as data, to another one if it dies; in a task graph they would stay on the scheduler.
+        """Send rows to a worker as data, since a task graph would stay on the scheduler; try others if it dies.
 
         Raises ClusterError: as `_look`; or the scheduler answers, but no worker takes the rows.
         """
@@ -137,10 +136,9 @@ class DaskCluster(Executor):
         return source.remote_view() if source.in_process or source.computed else source
 
     def _graph_items(self, source: RowSource, graphs: RowGraphs) -> Callable[[Chunk], tuple[Chunk, Any, list[Any]]]:
-        """Make items of chunks: each with its graph, and with futures of the values that the graph needs.
+        """The function that makes an item of a chunk: with its graph, and futures of the values that the graph needs.
 
-        Values that several chunks need are computed by separate calls when the first chunk needs them. They are
-        released after the last chunk.
+        Values that several chunks need are computed by calls of their own, from the first of these chunks to the last.
         """
         left = dict(graphs.n_users)
         started: dict[Any, Any] = {}
@@ -172,7 +170,7 @@ class DaskCluster(Executor):
         return self._submit("share", calls.unpacked, cloudpickle.dumps(value))
 
     def everywhere(self, stage: str, function: Callable[[Any], object], item: Any) -> None:
-        """As `Executor.everywhere`; where a worker is lost meanwhile, another one is asked twice."""
+        """See `Executor.everywhere`; if a worker is lost meanwhile, another one is called twice."""
         given = encode([item])
         for future in [self._submit(stage, calls.work, function, *given, place=place) for place in self._n_threads]:
             self.finish(future, fetch=True)
@@ -207,9 +205,8 @@ class DaskCluster(Executor):
         """Call a function on items and hold its results; see `Executor.hold`.
 
         Chunks that workers read are called in the shards over which `fold` will carry its states. Each shard goes to
-        the worker that has the fewest items: every later step would wait for a worker that holds more than others. Dask
-        moves a shard if its worker is gone, or if other workers are idle. Rows that were sent are called one by one on
-        their workers, as the rows of a run lie on several.
+        the worker with the fewest items, because later steps wait for the worker that holds most. Rows that were sent
+        are called one by one on their workers, as the rows of a run lie on several.
         """
         items, reading = self._begun(items)
         lengths = [] if reading is None else run_lengths(reading.n_chunks, RUNS)
@@ -257,9 +254,9 @@ class DaskCluster(Executor):
         *shared: Any,
         tells: bool = False,
     ) -> Iterator[tuple[list[tuple[int, Held]], int, list[Held], Any]]:
-        """Carry a state over the runs of each shard; yield states, how many runs, handles of outputs, and what is told.
+        """Carry a state over the runs of each shard; yield states, number of runs, handles of outputs, and values.
 
-        That is the outputs, if they are to be returned, and the states if `tells`.
+        The values are the outputs if `wanted` is "returned", the states if `tells`.
         """
 
         def start(shard: Shard) -> Call:
@@ -284,7 +281,7 @@ class DaskCluster(Executor):
     def _shards(
         self, runs: Iterable[list[Any]], first: int, total: int | None, reading: Reading | None
     ) -> Iterator[Shard]:
-        """Cut runs, from number `first` on, into shards, by the threads that there are when each is cut."""
+        """Cut runs, from number `first` on, into shards, by the number of threads when each is cut."""
 
         def stop(start: int) -> float:
             if total is None:
@@ -304,7 +301,7 @@ class DaskCluster(Executor):
         return itertools.chain(first, iterator), self._reading
 
     def _turns(self, reading: Reading | None, n_calls: int, *, large: bool = False) -> Turns | None:
-        """The turns of workers; None where Dask places calls, as what they need lies on some worker."""
+        """The turns of workers; None if Dask places calls, as their data lie on some worker."""
         if reading is None or not reading.is_placed:
             return None
         if reading.by_source and not large:
@@ -312,7 +309,7 @@ class DaskCluster(Executor):
         return Turns(reading.stretch(n_calls, len(self._n_threads), large=large))
 
     def _n_busy(self, turns: Turns | None) -> int:
-        """Calls that the workers run, and those that wait in their stretches."""
+        """The number of calls that workers run or that wait in their stretches."""
         return 1 if turns is None or turns.stretch == 1 else turns.stretch * len(self._n_threads)
 
     def _place(self, turns: Turns | None, n_items: int) -> str | None:
@@ -321,7 +318,7 @@ class DaskCluster(Executor):
     def values(self, handles: Iterable[Any]) -> Iterator[Any]:
         """See `Executor.values`.
 
-        Raises ClusterError: the client is closed, and with it went what workers held; or as any call.
+        Raises ClusterError: the client is closed, and the held values are lost; or as any call.
         """
         for _, group in itertools.groupby(handles, lambda handle: id(handle.future)):
             held = list(group)
@@ -359,7 +356,7 @@ class DaskCluster(Executor):
             item.move(together, index)
 
     def _apart(self, item: Any) -> Any:
-        """The item, with values picked from results of which it needs a part, if it needs several results."""
+        """The item, with values picked from the results if it needs parts of several results."""
         held = [each for each in item if isinstance(each, Held)] if isinstance(item, list) else []
         if len({id(each.future) for each in held}) < 2:
             return item
@@ -367,7 +364,7 @@ class DaskCluster(Executor):
         return [next(picked) if isinstance(each, Held) else each for each in item]
 
     def _picked(self, held: list[Held]) -> list[Held]:
-        """The same values, picked from each result where it lies, so that nothing else of it travels."""
+        """The values, each picked on the worker that has it, so that nothing else of its result travels."""
         picked = []
         for _, group in itertools.groupby(held, lambda item: id(item.future)):
             values = list(group)
@@ -381,10 +378,10 @@ class DaskCluster(Executor):
         return self.n_workers
 
     def _look(self) -> None:
-        """List the workers, check those that are new; fail if there have been none for long.
+        """List the workers and check the new ones.
 
-        Raises ClusterError: the scheduler does not answer; or there was no worker for as long as Dask's setting
-        ``distributed.scheduler.no-workers-timeout`` says, else for ten minutes; or see `check_workers`.
+        Raises ClusterError: the scheduler does not answer; there was no worker for ten minutes or Dask's setting
+        ``distributed.scheduler.no-workers-timeout``; or see `check_workers`.
         """
         try:
             self._n_threads = dict(self._client.nthreads())
@@ -457,5 +454,5 @@ class DaskCluster(Executor):
 
 
 def _any_size() -> Any:
-    """Suppress Dask's warning of large data in calls: it is shared on purpose, or stands in the user's graph."""
+    """Suppress Dask's warning of large data in calls: they are shared on purpose, or stand in the user's graph."""
     return dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"})

@@ -1,7 +1,6 @@
-"""Calls on a Dask cluster: handles of what they leave there, items as they get them, and functions that they run.
+"""Calls on a Dask cluster: handles of their results, the encoding of items, and the functions that workers run.
 
-A call gets its items, and apart from them the results of futures. BLAS has one thread while it runs, and Dask learns
-the size of its results. The error for a file that cannot be read names the worker.
+BLAS has one thread during a call, Dask learns the size of results, and errors of files name the worker.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ from streamkm.engine.reduction import fold_shard, joiner, runs_of
 
 
 class Call:
-    """A call on the cluster, to be waited for; its result is fetched, or stays there as a future.
-
-    `handles`: a tuple that comes with its result. `others`: futures to release with its own.
-    """
+    """A call on the cluster; its result, after `handles` if given, is fetched or stays there as a future."""
 
     def __init__(self, cluster: Any, future: Any, *others: Any, handles: Any = None, fetch: bool = True):
         self._cluster, self._futures, self._handles, self._fetch = cluster, (future, *others), handles, fetch
@@ -50,10 +46,7 @@ class Call:
 
 
 class Held:
-    """A value in the result of a future: a held block, or the state of some runs.
-
-    `path` has the indices that lead to it.
-    """
+    """A value in the result of a future, at the indices `path`: a held block, or the state of some runs."""
 
     __slots__ = ("future", "on_move", "path")
 
@@ -62,7 +55,7 @@ class Held:
         self.on_move: Callable[[Held], None] | None = None
 
     def move(self, future: Any, *path: int) -> None:
-        """Take note that the value is in the result of another future now."""
+        """Record that the value is in the result of another future now."""
         self.future, self.path = future, path
         if self.on_move is not None:
             self.on_move(self)
@@ -70,19 +63,19 @@ class Held:
 
 
 def held_blocks(run: list[Any]) -> list[Held]:
-    """The held blocks of a run, whatever is beside them; empty if its items are something else."""
+    """The held blocks of a run, without the values beside them; empty if its items are something else."""
     blocks = [item[0] if isinstance(item, list) and item else item for item in run]
     return blocks if all(isinstance(block, Held) for block in blocks) else []
 
 
 def future_of(run: list[Any]) -> Any:
-    """The future in whose result all held blocks of a run lie; None if there is no such future."""
+    """The future whose result has all held blocks of a run, or None."""
     held = held_blocks(run)
     return held[0].future if len({id(block.future) for block in held}) == 1 else None
 
 
 class HeldValues(MutableSequence[Any]):
-    """Handles in order. Those of values that follow each other in one result take no memory of their own."""
+    """Handles in order; consecutive values of one result take no memory of their own."""
 
     def __init__(self) -> None:
         self._runs: list[Any] = []  # handles of the first value of each run
@@ -136,10 +129,7 @@ def values_in(result: Any, handles: Iterable[Held]) -> Iterator[Any]:
 
 
 def parts_by_call(handles: Iterable[Held], rows: Iterable[int]) -> list[tuple[tuple[list[Any], bytes], int]]:
-    """Arrays that workers hold, in order: for each future the arguments of `concatenated`, and all rows.
-
-    `rows`: of each held array.
-    """
+    """The arguments of `concatenated` and the total of `rows` for each future with some of the arrays, in order."""
     parts = []
     for _, group in itertools.groupby(zip(handles, rows, strict=True), lambda pair: id(pair[0].future)):
         pairs = list(group)
@@ -149,7 +139,7 @@ def parts_by_call(handles: Iterable[Held], rows: Iterable[int]) -> list[tuple[tu
 
 
 def encode(items: Any) -> tuple[bytes, list[Any]]:
-    """Items as calls get them, a few bytes each, as the scheduler keeps them; and the futures that Dask is to see."""
+    """Items packed in a few bytes each, as the scheduler keeps them; and the futures that Dask must see."""
     file = io.BytesIO()
     pickler = _ItemPickler(file)
     pickler.dump(items)
@@ -157,7 +147,7 @@ def encode(items: Any) -> tuple[bytes, list[Any]]:
 
 
 class _ItemPickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles items with the number of a future, and indices in its result, in place of what lies there."""
+    """Pickles items with the number of a future, and indices in its result, in place of a held value."""
 
     def __init__(self, file: io.BytesIO):
         super().__init__(file)
@@ -183,7 +173,7 @@ def decoded(packed: bytes, results: list[Any]) -> Any:
 
 
 class _ItemUnpickler(pickle.Unpickler):
-    """Puts values in the results of futures in the place of their numbers and indices."""
+    """Replaces numbers of futures and indices by the values in their results."""
 
     def __init__(self, packed: bytes, results: list[Any]):
         super().__init__(io.BytesIO(zlib.decompress(packed)))
@@ -208,7 +198,7 @@ def work(function: Callable[..., Any], packed: bytes, results: list[Any], *share
 def keep(
     function: Callable[..., tuple[Any, Any]], join: Callable[..., Any] | None, infos: Any, item: Any, *shared: Any
 ) -> tuple[list[Any], Any]:
-    """The step of a shard whose large results are held: the infos so far, joined if they can be; and the result."""
+    """The step of a shard with held results: returns the infos so far, joined if there is a `join`, and the result."""
     large, info = function(item, *shared)
     infos = [*(infos or ()), info]
     return infos if join is None else [joiner(join, shared)(infos)], large
@@ -224,9 +214,9 @@ def work_on_shard(
     results: list[Any],
     *shared: Any,
 ) -> tuple[list[Any], list[Any]]:
-    """Carry a state over each run of a shard, from run `first` on; return states of subtrees, and outputs or nothing.
+    """Carry a state over each run of a shard, from run `first` on; see `Executor.fold`.
 
-    `lengths`: of the runs. `join`: None for one run. See `Executor.fold`.
+    Returns states of subtrees, and outputs or an empty list. `lengths`: items in each run. `join`: None for one run.
     """
     with _on_worker():
         runs = list(runs_of(decoded(packed, results), lengths))
@@ -235,7 +225,7 @@ def work_on_shard(
 
 
 def join_states(join: Callable[..., Any], packed: bytes, results: list[Any], *shared: Any) -> Any:
-    """Join states that calls have left, and that others may join again: none of them is changed."""
+    """Join states that calls have left; none is changed, as other calls may join them again."""
     first, *others = decoded(packed, results)
     return measurable(joiner(join, shared)([deepcopy(first), *others]))
 
@@ -251,10 +241,7 @@ def concatenated(results: list[Any], packed: bytes) -> Any:
 
 
 def measurable(value: Any) -> Any:
-    """Tell Dask the size of a value, by which it places calls and decides what to move and to spill.
-
-    Dask counts an object of an unknown class as some fifty bytes; a block may have millions.
-    """
+    """Tell Dask the size of a value, by which it places, moves and spills; it counts unknown classes as 50 bytes."""
     for piece in value if isinstance(value, list | tuple) else (value,):
         if (is_dataclass(piece) or sp.issparse(piece)) and type(piece) not in _MEASURED:
             _MEASURED.add(type(piece))

@@ -1,8 +1,4 @@
-"""Workers of a Dask cluster: what each has, and which calls it gets.
-
-A look at each before it is used says its memory, and whether it has this package and what results depend on: another
-release would give other results without a word, and a worker without the package would end at its first call.
-"""
+"""Workers of a Dask cluster: their memory, the calls that each gets, and the check that their software is the same."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ MACHINE = f"__import__({total_memory.__module__!r}, fromlist=['*']).{total_memor
 
 @dataclass(frozen=True, slots=True)
 class WorkerMemory:
-    """What the scheduler knows of a worker's memory."""
+    """The memory of a worker, as the scheduler knows it."""
 
     n_threads: int
     limit_bytes: int  # Dask's limit of the worker; of a worker without one, its share of its machine's memory
@@ -38,10 +34,7 @@ class WorkerMemory:
 
 
 def worker_memory(client: Any) -> tuple[WorkerMemory, ...]:
-    """The memory of all workers that are connected, as the scheduler knows it.
-
-    Raises ClusterError: the scheduler does not answer.
-    """
+    """The memory of all connected workers; raises ClusterError if the scheduler does not answer."""
     try:
         found = client.scheduler_info(n_workers=-1)["workers"]
     except OSError as error:
@@ -75,7 +68,7 @@ def out_of_reach(client: Any, error: BaseException) -> ClusterError:
 
 
 def check_readable(paths: Sequence[str]) -> None:
-    """Refuse files that this process does not see, or may not read."""
+    """Refuse files that this process cannot see or read."""
     for path in paths:
         if not os.path.exists(path):
             raise FileNotFoundError(f"{path} does not exist")
@@ -84,12 +77,7 @@ def check_readable(paths: Sequence[str]) -> None:
 
 
 def check_workers(client: Any, addresses: Iterable[str]) -> None:
-    """Refuse workers that cannot import this package, or have another release of it, of Python or of NumPy.
-
-    Workers are asked at the same time, by the public API of `distributed.Client` alone.
-
-    Raises ClusterError: names the workers and the remedy.
-    """
+    """Raise ClusterError for workers that lack this package, or have another release of it, of Python or of NumPy."""
     here, asked = environment(), sorted(addresses)
     unlike: dict[str, list[str]] = defaultdict(list)
     for address, found in zip(asked, client.sync(_answers, client, asked, EXPRESSION), strict=True):
@@ -142,11 +130,11 @@ class Reading:
     n_rows: int = 0  # of all chunks, about; 0 if that is not known
 
     def stretch(self, n_calls: int, n_workers: int, *, large: bool = False) -> int:
-        """Consecutive calls that one worker gets.
+        """Consecutive calls that one worker gets; 1 if chunks share no storage.
 
-        `n_calls`: that read the chunks, about equally many each. `n_workers`: processes. `large`: whether results are
-        as large as chunks: stretches are shorter then, where storage chunks are large. Returns int: 1 if chunks share
-        no storage; else from the shortest that reads little twice to twice that length.
+        `n_calls` calls read about equally many chunks each, on `n_workers` processes. A stretch is long enough to read
+        little twice, and at most twice as long. It is shorter if results are `large` as chunks and storage chunks are
+        large.
         """
         fewest = -(-SHARE * self.shared_bytes // max(1, self.largest_chunk))
         if large:
@@ -159,10 +147,7 @@ class Reading:
 
 
 class Turns:
-    """Assigns each stretch of calls to the worker with the fewest items per thread.
-
-    `stretch`: consecutive calls.
-    """
+    """Assigns each stretch of consecutive calls to the worker with the fewest items per thread."""
 
     def __init__(self, stretch: int = 1) -> None:
         self.stretch = stretch
@@ -171,10 +156,7 @@ class Turns:
         self._left = 0
 
     def place(self, n_threads: Mapping[str, int], n_items: int) -> str:
-        """Worker for the next call, among those that are there now.
-
-        `n_threads`: of each worker; at least one. `n_items`: of the call.
-        """
+        """The worker for the next call, which has `n_items`; `n_threads` lists the workers, at least one."""
         if not self._left or self._place not in n_threads:
             self._place = min(n_threads, key=lambda worker: self._given[worker] / n_threads[worker])
             self._left = self.stretch
@@ -191,5 +173,5 @@ SHARD_ROWS = 1 << 24  # about as many rows at most: labels wait on their worker 
 
 
 def count_shards(n_threads: int, n_rows: int = 0, n_runs: int = 0) -> int:
-    """Shards into which all runs of a pass over so many rows are cut, if there are enough."""
+    """Shards into which all runs of a pass are cut, if there are enough runs."""
     return max(SHARDS, SHARDS_A_THREAD * n_threads, -(-n_rows // SHARD_ROWS), -(-n_runs // SHARD_RUNS))

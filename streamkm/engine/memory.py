@@ -1,7 +1,4 @@
-"""Memory of a pass: the sizes that the pass declares, and the formula that every plan adds them up by.
-
-Pure arithmetic; the constants of readers were measured.
-"""
+"""Memory of a pass: the sizes that it declares, and the formula that adds them up, with measured constants."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ class PassMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingMemory:
-    """Sizes by which reading takes memory; see `RowSource` for those of the source."""
+    """Sizes that decide how much memory reading takes; see `RowSource` for those of the source."""
 
     n_threads: int
     read_factor: float  # bytes that reading takes for each byte of a chunk
@@ -56,7 +53,7 @@ class ReadingMemory:
 
     @property
     def resident_bytes(self) -> int:
-        """Of reading alone; workers read in the place of this process, unless it sends them the rows."""
+        """Bytes of reading in this process, which reads nothing if workers read the source themselves."""
         if self.on_cluster and not self.sent:
             return READ_BYTES
         pieces = (waiting_calls(self.n_threads) + STREAM_PIECES) * self.largest_chunk if self.streams else 0
@@ -64,11 +61,11 @@ class ReadingMemory:
 
     @property
     def usual_states(self) -> int:
-        """States of a fold at a time, whatever their size."""
+        """States of a fold at a time, for states of any size."""
         return waiting_calls(self.n_threads) + IN_FLIGHT
 
     def large_states(self, state_bytes: int) -> int:
-        """States of so many bytes at a time: those of calls in flight, and those that wait to be joined."""
+        """States of `state_bytes` at a time: those of calls in flight, and those that wait to be joined."""
         is_large = state_bytes > self.largest_chunk
         each = self.streams or (self.sequential and not is_large)
         n_runs = self.n_chunks if each else count_runs(self.n_chunks, FEW_RUNS if is_large else RUNS)

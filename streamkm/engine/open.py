@@ -1,7 +1,4 @@
-"""The choice of an executor: threads of this process, or a Dask cluster, which others start.
-
-Results are bit-identical on all executors; see `base`.
-"""
+"""The choice of an executor: threads of this process, or a Dask cluster that the caller has started."""
 
 from __future__ import annotations
 
@@ -32,12 +29,10 @@ logger = logging.getLogger(__name__)
 def open_executor(executor: Any = "auto", most_threads: int | None = None) -> Iterator[Executor]:
     """Yield the executor that a parameter names; BLAS has one thread while blocks run in parallel.
 
-    `executor`: "auto", int, or distributed.Client, "auto": the active Dask client if there is one, else threads of this
-    process: as many as Dask's setting ``num_workers`` says, if there is one, or as this process may use processors. In
-    a task of a Dask worker it is one thread, as other tasks have the rest. An int: so many threads. A client in a task:
-    the task leaves its worker's thread to other calls meanwhile, which might wait for it for ever. `most_threads`:
-    threads of this process at most. Raises InvalidParameterError: for anything else, and for a client that is closed,
-    or whose calls must be awaited.
+    `executor`: a number of threads, a `distributed.Client`, or "auto": the active client if there is one, else threads,
+    as many as Dask's setting ``num_workers`` or the processors allow, at most `most_threads`. In a task of a Dask
+    worker "auto" is one thread; with a client, the task leaves its worker's thread to calls that it would otherwise
+    block. Raises InvalidParameterError for other values, and for a client that is closed or asynchronous.
     """
     client = _client_of(executor)
     with ONE_BLAS_THREAD:
@@ -69,7 +64,7 @@ def open_executor(executor: Any = "auto", most_threads: int | None = None) -> It
 
 
 def alone(executor: Executor, stage: str, function: Callable[..., Any], handles: Iterable[Any] = ()) -> Any:
-    """``function(threads, values)`` on one worker of a cluster, with all its threads and what the handles stand for."""
+    """``function(threads, values)`` on one worker of a cluster, with all its threads and the values of the handles."""
     return executor.each(stage, _on_all_threads, [list(handles)], executor.share(function))[0]
 
 
@@ -81,13 +76,10 @@ def _on_all_threads(values: list[Any], function: Callable[..., Any]) -> Any:
 
 
 class _ThreadsInTask(LocalThreads):
-    """Threads of a process that is a worker, started by a task of it."""
+    """Threads of a Dask worker's process, started by a task of it."""
 
     def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
-        """See `Executor.items`; the task leaves its thread while it waits for values of a Dask array.
-
-        The cluster may need this very thread to compute them.
-        """
+        """See `Executor.items`; the task leaves its thread to the cluster while it waits for values of a Dask array."""
         futures = source.computed.graphs().futures if source.computed else {}
         if futures:
             from distributed import wait, worker_client
@@ -102,7 +94,7 @@ class _ThreadsInTask(LocalThreads):
 
 
 def _check_client(client: Any) -> None:
-    """Refuse a client that cannot work."""
+    """Raise InvalidParameterError for a client that is closed or asynchronous."""
     if client.asynchronous:
         raise InvalidParameterError(
             "the Dask client's calls must be awaited (asynchronous=True); fit in a thread of its own "
@@ -125,7 +117,7 @@ class ClusterSettings:
     tls_key: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse files without encryption, and encryption without them."""
+        """Refuse TLS files without a tls:// scheduler, and the reverse."""
         encrypted = self.scheduler is not None and self.scheduler.startswith("tls://")
         files = ("tls_ca_file", "tls_cert", "tls_key")
         if wrong := [name for name in files if (getattr(self, name) is None) == encrypted]:
@@ -135,10 +127,7 @@ class ClusterSettings:
 
 @contextmanager
 def open_cluster(settings: ClusterSettings | None) -> Iterator[Any]:
-    """Connect to a cluster, if there are settings of one; yield its client, which ``executor="auto"`` finds.
-
-    It is not Dask's default client. Raises ClusterError: the scheduler does not answer.
-    """
+    """Yield a client of the cluster in these settings, if any; ``executor="auto"`` finds it. Raises ClusterError."""
     if settings is None:
         yield None
         return
@@ -166,7 +155,7 @@ def open_cluster(settings: ClusterSettings | None) -> Iterator[Any]:
 
 @contextmanager
 def local_executor(executor: Executor) -> Iterator[Executor]:
-    """Threads of this process for work on sampled rows, whatever `executor` is; inside `open_executor`."""
+    """Threads of this process for work on sampled rows, for any `executor`; inside `open_executor`."""
     if isinstance(executor, LocalThreads):
         yield executor
         return
@@ -187,7 +176,7 @@ def is_on_cluster(executor: Any = "auto") -> bool:
 
 
 def cluster_memory(executor: Any = "auto") -> tuple[WorkerMemory, ...]:
-    """The memory of the workers of the Dask cluster that `open_executor` would give; none where it would give threads.
+    """The memory of the workers of the Dask cluster that `open_executor` would give; empty for threads.
 
     Raises InvalidParameterError for a client that cannot work, and ClusterError if the scheduler does not answer.
     """
@@ -211,7 +200,7 @@ def under_limit(memory_limit: Any) -> AbstractContextManager[None]:
 
 
 def _client_of(executor: Any) -> Any:
-    """The Dask client that a parameter names, without importing distributed; None where it names threads.
+    """The Dask client that a parameter names, without importing distributed; None for threads.
 
     A worker's own client does not count: a task that used it would hold a thread that calls might need.
     """
@@ -228,7 +217,7 @@ def _client_of(executor: Any) -> Any:
 
 
 def _in_task() -> bool:
-    """Whether a Dask worker calls."""
+    """Whether this is a task of a Dask worker."""
     if "distributed" not in sys.modules:
         return False
     from distributed import get_worker
@@ -239,7 +228,7 @@ def _in_task() -> bool:
 
 
 def _thread_count() -> int:
-    """One in a task of a Dask worker; Dask's setting where Dask is imported; else as many as processors."""
+    """One in a task of a Dask worker; else Dask's setting if Dask is imported, or the number of processors."""
     if _in_task():
         return 1
     import joblib

@@ -1,8 +1,4 @@
-"""Reading all rows once: what a pass is, and the only loops over rows.
-
-A `Pass` defines a state, how rows are added to it, and how two states are joined. `run` reads the rows, joins states
-in a fixed tree, saves them, and gives outputs to a sink in order. Neither knows centers or files.
-"""
+"""The interface of a pass, which reads all rows once, and the only loops over rows. Knows no centers or files."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ class Readable(Protocol):
 
     @property
     def n_items(self) -> int:
-        """How many items there are; 1 where that is not known beforehand."""
+        """The number of items; 1 if it is not known beforehand."""
 
     def items(self, executor: Executor) -> Iterator[Any]:
         """Items that calls read, in order."""
@@ -39,12 +35,12 @@ class Readable(Protocol):
         """Whether states or items take the memory of a fold with states of this size; see `Executor.fold`."""
 
     def reading(self, stage: Stage) -> AbstractContextManager[None]:
-        """See to it that what is read is what was opened; tell a stage how many rows and bytes were read."""
+        """Check that the source did not change since it was opened; tell a stage how many rows and bytes were read."""
         return nullcontext()
 
 
 class Map(ABC, Generic[Output]):
-    """A function of the rows of each item by itself. Sent to workers once, before the first item."""
+    """A function of the rows of each item alone, sent to workers once, before the first item."""
 
     large: ClassVar[bool] = False  # whether outputs are as large as the rows, so that few may wait
 
@@ -58,11 +54,11 @@ class Map(ABC, Generic[Output]):
 
 
 class HeldMap(Map[tuple[Any, Output]]):
-    """A map whose outputs are pairs: a large part, which stays where it was made, and what is told about it."""
+    """A map whose outputs are pairs: a large part, which stays where it was made, and a small part, which is sent."""
 
     @abstractmethod
     def join(self, first: Output, second: Output) -> Output:
-        """Join what is told about consecutive items; the first may be changed, the second may not."""
+        """Join the small parts of consecutive items; the first may be changed, the second may not."""
 
 
 class Pass(ABC, Generic[State, Output, Result]):
@@ -72,7 +68,7 @@ class Pass(ABC, Generic[State, Output, Result]):
 
     @property
     def state_bytes(self) -> float:
-        """Bytes of a state, about."""
+        """Approximate bytes of a state."""
         return 0.0
 
     def start(self) -> State:
@@ -81,11 +77,11 @@ class Pass(ABC, Generic[State, Output, Result]):
 
     @abstractmethod
     def step(self, state: State, rows: Any) -> tuple[State, Output]:
-        """Add the rows of one item to a state, which may be changed; and the item's output, None if there is none."""
+        """Add the rows of one item to a state, which may be changed; return it and the item's output or None."""
 
     @abstractmethod
     def join(self, first: State, second: State) -> State:
-        """Join the states of rows that follow each other; the first may be changed, the second may not."""
+        """Join the states of consecutive rows; the first may be changed, the second may not."""
 
     def finish(self, state: State) -> Result:
         """Make the result of the joined state."""
@@ -108,7 +104,7 @@ class Sink(Protocol[Taken_contra]):
         """Continue after `n_items` items of an earlier run; False if their saved outputs are gone."""
 
     def save(self, name: str, folded: Folded[Any]) -> None:
-        """Save the outputs of the folded items, and after that the progress of the fold under a name."""
+        """Save the outputs of the folded items, then the progress of the fold under a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +124,9 @@ def run(
     sink: Sink[Output] | None = None,
     saved: Saved | None = None,
 ) -> Result:
-    """Read all rows once; return the result of the pass.
+    """Read all rows once; return the result of the pass, with the same bits for any workers and interruptions.
 
-    The state has the same bits for any number of threads and workers, and after an interruption.
-
-    `stage`: advances by one for each item. `sink`: takes the outputs; without one they are dropped. `saved`: None:
-    nothing is saved.
+    `stage` advances by one for each item. Without a `sink`, outputs are dropped; without `saved`, nothing is saved.
     """
     shared = executor.share((rows.reader(executor), pass_))
     begun: Folded[State] | None = None
@@ -183,9 +176,9 @@ def outputs(map_: Map[Output], rows: Readable, executor: Executor, stage: Stage)
 def held_outputs(
     map_: Map[tuple[Any, Any]], rows: Readable, executor: Executor, stage: Stage, *, once: bool = False
 ) -> Iterator[tuple[Any, Any]]:
-    """As `outputs`, of pairs: the first part stays where it was made, and its handle is yielded with the second.
+    """Read all rows once; yield for each item the handle of the large part of its output, and the small part.
 
-    The second parts of a `HeldMap` may be joined: a joined one comes with the last of its items, None with the others.
+    The small parts of a `HeldMap` may be joined: a joined one comes with the last of its items, None with the others.
     `once`: a cluster joins all of them.
     """
     shared = executor.share((rows.reader(executor), map_))

@@ -1,7 +1,7 @@
 """States as records of a checkpoint, and back.
 
-A record is named arrays and JSON values, so no pickle is ever written or loaded. Dataclasses, lists, tuples, mappings,
-numbers, arrays, sparse matrices and sketches can be packed. When a record is read, annotations give the types.
+A record is named arrays and JSON values; no pickle is written or loaded. It holds dataclasses, lists, tuples, mappings,
+numbers, arrays, sparse matrices and sketches. Annotations give the types when it is read.
 """
 
 from __future__ import annotations
@@ -29,20 +29,13 @@ NAMES = {"sp": sp, "NDArray": NDArray, "Any": Any}  # by which the annotation `M
 
 
 def pack(value: Any) -> Record:
-    """A value as named arrays and a JSON value; an array that occurs twice is held once.
-
-    Raises TypeError: for a value of a kind that records do not hold; names it.
-    """
+    """A value as named arrays, each held once, and a JSON value; raises TypeError for other kinds of values."""
     arrays: dict[str, NDArray[Any]] = {}
     return arrays, {"value": _packed(value, "value", arrays, {})}
 
 
 def unpack(kind: type[T], record: Record) -> T:
-    """The inverse of `pack`.
-
-    `kind`: of the value that was packed, with its parameters if it is generic: ``Folded[AssignState]``. Raises
-    TypeError, KeyError: if the record holds another kind of value.
-    """
+    """The value that was packed, of type `kind` such as ``Folded[AssignState]``; else TypeError or KeyError."""
     arrays, meta = record
     return typing.cast(T, _unpacked(meta["value"], kind, arrays))
 
@@ -128,7 +121,7 @@ def _collected(value: list[Any], origin: Any, args: tuple[Any, ...], arrays: Map
 
 
 def _is_vector(value: Any, like: Any) -> bool:
-    """Whether both are arrays with one axis and the same dtype, of which many are stored as one."""
+    """Whether both are arrays with one axis and the same dtype; many of these are stored as one."""
     return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype == getattr(like, "dtype", None)
 
 

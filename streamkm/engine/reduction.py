@@ -1,7 +1,7 @@
 """Runs of items, and the tree that joins their states: both depend on the number of items alone.
 
-A run is the work of one call. Runs are about equal, and their number is a multiple of 24 (of 8 where states are large),
-so that 2, 3, 4, 6 or 8 workers finish together. Knows nothing of executors.
+A run is the work of one call. Runs are about equal, and their number is a multiple of 24 (of 8 for large states), so
+that 2, 3, 4, 6 or 8 workers finish together. Knows nothing of executors.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ UNITS = 4  # a shard has at least so many of the subtrees at whose bounds shards
 
 
 def count_runs(n_items: int, n_runs: int) -> int:
-    """Runs of a list: a multiple of `n_runs` none of which exceeds `RUN_LENGTH`; one for each item of a short list."""
+    """The number of runs: a multiple of `n_runs` with runs up to `RUN_LENGTH`, or one for each item of a short list."""
     return min(n_items, n_runs * -(-n_items // (n_runs * RUN_LENGTH)))
 
 
 def run_length(n_items: int, n_runs: int) -> int:
-    """Items that a run has at most, for bounds: of long lists the same, whatever their number."""
+    """The most items of a run, which is constant for long lists."""
     return max(1, min(RUN_LENGTH, -(-n_items // n_runs)))
 
 
 def count_levels(n_runs: int) -> int:
-    """Levels of the tree that joins the states of so many runs; if joined one by one, each level holds one state."""
+    """Levels of the tree that joins the states of `n_runs` runs; if joined one by one, each level holds one state."""
     levels = 1
     while n_runs >= ARITY:
         n_runs, levels = n_runs // ARITY, levels + 1
@@ -38,7 +38,7 @@ def count_levels(n_runs: int) -> int:
 
 
 def run_lengths(n_items: int, n_runs: int) -> list[int]:
-    """How many consecutive items each call of a fold carries its state over; they differ by one at most."""
+    """The number of items of each run; they differ by one at most."""
     count = count_runs(n_items, n_runs)
     return [(i + 1) * n_items // count - i * n_items // count for i in range(count)]
 
@@ -54,7 +54,7 @@ def runs_of(items: Iterable[Any], lengths: Sequence[int]) -> Iterator[list[Any]]
 
 
 def fold_run(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> tuple[Any, list[Any]]:
-    """Carry a state over a run; give it and the outputs."""
+    """Carry a state over a run; return it and the outputs."""
     state, outputs = None, []
     for item in run:
         state, output = step(state, item, *shared)
@@ -63,7 +63,7 @@ def fold_run(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any)
 
 
 def shard_stop(first: int, n_runs: int, n_shards: int) -> int:
-    """One past the last run of the shard that begins at run `first`, where all runs are cut into `n_shards`.
+    """One past the last run of the shard that begins at run `first`, if all runs are cut into `n_shards`.
 
     Shards are cut between subtrees of the tree that joins states, so that few states leave a shard.
     """
@@ -134,10 +134,9 @@ class Shard:
 def shards_of(
     runs: Iterable[list[Any]], first: int, stop: Callable[[int], float], place: Callable[[list[Any]], Any]
 ) -> Iterator[Shard]:
-    """Cut runs into shards, one at a time, as they come.
+    """Cut runs, from number `first` on, into shards: neighbours with the same `place`, up to `stop(first)`.
 
-    `runs`: items of each run, from run `first` on. `stop`: where a shard ends at the latest, by its first run. `place`:
-    where a run lies. Runs of one place are put together; one without a place is a shard.
+    A run without a place is a shard of its own.
     """
     shard: list[list[Any]] = []
     last: Any = None
@@ -158,8 +157,7 @@ def shards_of(
 class JoinTree:
     """Joins states as they come, eight neighbours at a time, in a shape that depends on their number alone.
 
-    `join`: of a list of states. `eager`: whether to join neighbours one by one, as soon as there are two, instead of
-    eight at once: the same sums in the same order, while others still work.
+    `eager` joins two neighbours as soon as there are two: the same sums in the same order, while others still work.
     """
 
     def __init__(self, join: Callable[[list[Any]], Any], *, eager: bool):
@@ -169,7 +167,7 @@ class JoinTree:
         self._counts: list[int] = []
 
     def add(self, state: Any, level: int = 0) -> None:
-        """Take the next state, of a run or of a subtree of a level; no state of a lower level may wait."""
+        """Take the next state, of a run or of a subtree of this level; no state of a lower level may wait."""
         while level >= len(self._levels):
             self._levels.append([])
             self._counts.append(0)
@@ -183,7 +181,7 @@ class JoinTree:
             self.add(waiting[0] if len(waiting) == 1 else self._join(waiting), level + 1)
 
     def levels(self, fetch: Callable[[Any], Any]) -> tuple[tuple[int, tuple[Any, ...]], ...]:
-        """Levels of the tree, bottom first: how many states were joined, and those that wait."""
+        """Levels of the tree, bottom first: the number of states that were joined, and those that wait."""
         pairs = zip(self._counts, self._levels, strict=True)
         return tuple((count, tuple(map(fetch, waiting))) for count, waiting in pairs)
 
