@@ -1,4 +1,4 @@
-"""Passes about known centers: two that label all rows of a fit, and the first one over new rows of an update."""
+"""Passes with known centers: two that label all rows of a fit, and the first one over new rows of an update."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class AssignState:
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """Weights of rows that halve with each so many rows that come after."""
+    """Weights of rows, which halve every `half_life` rows."""
 
     half_life: float  # rows; infinite: no decay
     last_row: int  # number of the newest row, which keeps its weight
 
     def weights(self, given: NDArray[np.float64], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Weights (v,) of rows by their own ones, (v,) or (0,), and their numbers (v,)."""
+        """Weights (v,) of rows by their sample weights, (v,) or (0,), and their numbers (v,)."""
         if np.isinf(self.half_life):
             return given
         faded = np.exp2((numbers - self.last_row) / self.half_life)
@@ -165,8 +165,7 @@ def assign_pass(
 ) -> AssignResult:
     """Read all rows once more: label each by its nearest center, and gather sums and the objective of the clusters.
 
-    `chunk_rows`: int64 (chunks,), rows of each chunk, from the pass before. `sink`: takes the labels. `record`: name
-    under which labels and sums are saved as they come, and restored from an earlier run.
+    `chunk_rows` (chunks,) is from the pass before. Labels and sums are saved under the name `record` as they come.
     """
     found = context.run(assign, stage, chunk_rows, sink=sink, record=record)
     if sink.n_taken != len(chunk_rows):
@@ -175,7 +174,7 @@ def assign_pass(
 
 
 class AssignBlock(BlockPass):
-    """As `Assign`, over held blocks of sketched rows: labels, exact sums and the objective in the sketch."""
+    """Label held blocks of sketched rows; gather exact sums and the objective in the sketch."""
 
     def step(self, state: Totals | None, rows: HeldBlock) -> tuple[Totals, NDArray[np.int32]]:
         """Add the rows of a block; return their labels."""
@@ -215,7 +214,7 @@ FOLLOW_CENTERS, FOLLOW_CORESETS = 7, 11  # while clusters go on, when no rows ar
 
 @dataclass(frozen=True, slots=True)
 class ObserveState:
-    """Rows so far as they lie about the present centers."""
+    """Statistics of the rows so far, relative to the present centers."""
 
     passed: AssignState
     novel: NDArray[np.float64]  # (k,): weight of the rows of each cluster that lie beyond its reach
@@ -226,7 +225,7 @@ class ObserveState:
     n_valid: int
 
     def plus(self, more: ObserveState, passed: AssignState) -> ObserveState:
-        """These rows and those that follow, which `passed` has gathered."""
+        """The statistics of these rows and of those that follow, whose sums `passed` has."""
         return ObserveState(
             passed,
             self.novel + more.novel,
@@ -239,14 +238,14 @@ class ObserveState:
 
 @dataclass(frozen=True, slots=True)
 class Observed(ObserveState):
-    """All rows as they lie about the present centers."""
+    """Statistics of all rows, relative to the present centers."""
 
     gathered: AssignResult  # exact sums, counts and objective of the clusters, and drawn rows
 
 
 @dataclass(frozen=True, slots=True)
 class Observe(Pass[ObserveState, None, Observed]):
-    """Gather sums and profiles of rows about known centers, count those that lie far out, and draw some."""
+    """Gather sums and profiles of rows at known centers, count distant rows, and draw some."""
 
     saved_as = ObserveState
 
@@ -294,6 +293,6 @@ class Observe(Pass[ObserveState, None, Observed]):
         return first.plus(second, self.assign.join(first.passed, second.passed))
 
     def finish(self, state: ObserveState) -> Observed:
-        """Return what was gathered."""
+        """Return the statistics of all rows."""
         rest = state.novel, state.histogram, state.squares, state.chunk_rows, state.n_valid
         return Observed(state.passed, *rest, self.assign.finish(state.passed))

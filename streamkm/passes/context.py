@@ -1,7 +1,4 @@
-"""Values that all passes of a run share, as one argument.
-
-Knows nothing of parameters, plans and stages of a fit: `fitting.context` adds those.
-"""
+"""Values that all passes of a run share, as one argument; `fitting.context` adds those of a fit."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class PassContext:
     spill: Spill | None = None  # disk space for sketched rows that do not fit in memory
 
     def rows(self, chunk_rows: NDArray[np.int64] | None = None, n_before: int = 0) -> SourceRows:
-        """The rows without those of the first chunks; `chunk_rows` (chunks,): rows of each, from an earlier pass."""
+        """The rows after `n_before` chunks; `chunk_rows` (chunks,): rows of each chunk, from an earlier pass."""
         return SourceRows(self.reader, self.weights, chunk_rows, n_before)
 
     def run(

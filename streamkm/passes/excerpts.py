@@ -1,4 +1,4 @@
-"""Looks at a few rows for people: words of documents, the first words of one, the values of other rows."""
+"""Looks at a few rows, to show them to people: words of documents, the beginning of one, the values of other rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PIECES, PIECE_BYTES = 32, 1 << 16  # of text
 
 
 def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] | None) -> dict[int, str]:
-    """Short text of wanted rows, numbers that ascend, in a walk up to the last; others are left out."""
+    """Short text of the wanted rows (ascending numbers), read in order up to the last; missing rows are left out."""
     text = hashed_text(source)
     if text is not None:
         batches = (batch.documents for batch in text.batches(READ_BYTES))
@@ -35,12 +35,12 @@ def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] 
 
 
 def rows_as_values(source: RowSource, wanted: Sequence[int]) -> dict[int, NDArray[Any]]:
-    """As `rows_as_text`, with the rows' values (d,)."""
+    """Values (d,) of the wanted rows (ascending numbers), read in order up to the last."""
     return _found_rows(source, wanted, np.array)
 
 
 def _found_rows(source: RowSource, wanted: Sequence[int], told: Callable[[NDArray[Any]], T]) -> dict[int, T]:
-    """What is told of the values (d,) of wanted rows."""
+    """The results of `told` for the values (d,) of wanted rows."""
 
     def of_row(X: Any, number: int) -> T:
         return told(X[number] if isinstance(X, np.ndarray) else X[[number]].toarray()[0])
@@ -63,7 +63,7 @@ def _found(pieces: Iterable[tuple[int, Callable[[int], T]]], wanted: Sequence[in
 
 
 def row_ids(source: RowSource, wanted: Sequence[int]) -> dict[int, str]:
-    """Values of the id column for some rows, numbers that ascend; empty if there is none."""
+    """Values of the id column for some rows (ascending numbers); empty if there is none."""
     if source.id_column is None:
         return {}
     found = _found(((len(piece), piece.__getitem__) for piece in source.ids()), wanted)
@@ -91,10 +91,7 @@ def _values_text(values: NDArray[Any], is_sparse: bool, names: Sequence[str] | N
 
 
 def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
-    """Words of evenly spread documents, or of the first ones of a stream: which ones depends on the data alone.
-
-    This is no pass, but a stage of its own: "words". None for rows that are no documents, or can be read once only.
-    """
+    """Words of evenly spread documents, or of the first of a stream; None without documents to read again."""
     text = hashed_text(source)
     if text is None or not text.replayable:
         return None

@@ -88,19 +88,15 @@ class BlockTotals:
 
 @dataclass(frozen=True, slots=True)
 class SavedRows:
-    """`Gathered` as a record.
+    """`Gathered` as a record of a checkpoint."""
 
-    `n_read` (chunks,) are the rows of each chunk, `sizes` valid rows, those of positive weight, features of the widest
-    chunk, and chunks with inexact integers, and `nodes` the nodes of the coreset tree, by level and index. `n_bytes`
-    are those of the file of sketched rows.
-    """
-
-    n_read: NDArray[np.int64]
+    n_read: NDArray[np.int64]  # (chunks,), rows of each chunk
+    # valid rows, those of positive weight, features of the widest chunk, chunks with inexact integers
     sizes: tuple[int, int, int, int]
     candidates: Candidates | None
     occurring: NDArray[np.uint8] | None
-    nodes: tuple[tuple[int, int, Part], ...]
-    n_bytes: int = 0
+    nodes: tuple[tuple[int, int, Part], ...]  # of the coreset tree, by level and index
+    n_bytes: int = 0  # of the file of sketched rows
 
 
 @dataclass(slots=True)
@@ -148,7 +144,7 @@ def gathered_memory(sizes: FitSizes, cluster_on: ClusterOn) -> PassMemory:
 
 
 def node_rows(sizes: FitSizes, n_chunks: int) -> int:
-    """Rows in the nodes of the coreset tree of so many consecutive chunks, at most."""
+    """Most rows in the nodes of the coreset tree of `n_chunks` consecutive chunks."""
     leaf = min(sizes.coreset_rows, sizes.chunk_rows)
     return sum(min(sizes.coreset_rows, leaf << level) for level in range(n_chunks.bit_length()))
 
@@ -156,8 +152,8 @@ def node_rows(sizes: FitSizes, n_chunks: int) -> int:
 def _coreset_bytes(sizes: FitSizes) -> tuple[int, int]:
     """Bytes of a coreset while it is gathered, and of each call that draws from a chunk for it.
 
-    These are the parts of chunks that are made or wait, and the nodes of the tree: one for each doubling of the chunks,
-    none larger than the coreset. While two nodes are joined, there is a copy of their rows.
+    The tree has one node for each doubling of the chunks, none larger than the coreset. While two nodes are joined,
+    there is a copy of their rows.
     """
     rows, reading, size, chunk_rows = sizes.rows, sizes.reading, sizes.coreset_rows, sizes.chunk_rows
     row, leaf = PLACED_ROW_BYTES + rows.block_row_bytes, min(size, chunk_rows)
@@ -177,7 +173,7 @@ def counted(rows: ValidRows, source: RowSource) -> ChunkCounts:
 
 
 def _is_inexact(rows: ValidRows, source: RowSource) -> bool:
-    """Whether rows hold integers of 64 bits that float64 may not hold; looks at values of long rows only."""
+    """Whether rows hold integers of 64 bits that float64 may round; reads the values only if the norms are large."""
     values = rows.X if isinstance(rows.X, np.ndarray) else rows.X.data
     is_long = source.has_long_integers or values.dtype in (np.int64, np.uint64)
     if not is_long or rows.d2norms is None or rows.d2norms.max(initial=0) < EXACT**2:

@@ -1,8 +1,4 @@
-"""Labels as a table (CSV, Parquet, or a folder of Parquet): row number or id, label, distances to two centers.
-
-Calls find labels and distances of a chunk; this process names the rows and writes them, in order. The table appears
-when it is complete.
-"""
+"""Labels as a table (CSV, Parquet, or a folder of Parquet): row number or id, label, distances to two centers."""
 
 from __future__ import annotations
 
@@ -52,7 +48,7 @@ Piece = tuple[Any, list[tuple[NDArray[Any], NDArray[np.bool_]]]]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written: rows, how many of them have no cluster, and the pass that it took, where that was timed."""
+    """The result of writing: rows, rows without a cluster, and the stage of the pass, if it was timed."""
 
     n_rows: int
     n_skipped: int
@@ -60,7 +56,7 @@ class Written:
 
 
 def check_table_place(place: str | os.PathLike[str], *, overwrite: bool) -> str:
-    """The absolute place of a table of labels that may be made, or replaced; one that ends in a slash is a folder.
+    """The absolute place of a table of labels, if it can be written; one that ends in a slash is a folder.
 
     Raises OutputError: a URL, no directory to write to, something there that may not be replaced, or a folder of CSV;
     MissingDependencyError: Parquet without pyarrow.
@@ -82,10 +78,9 @@ def check_table_place(place: str | os.PathLike[str], *, overwrite: bool) -> str:
 
 
 def nearest_two(X: Any, table: NearestCenters) -> NDArray[np.float64]:
-    """Labels and distances of rows to the nearest and the second nearest center, for `predict.map_rows`.
+    """Labels and distances of rows to the nearest and the second nearest center, float64 (v, 4), for `map_rows`.
 
-    Returns float64 (v, 4): label, distance, second label and second distance; NaN for the last two where k is 1. Labels
-    and the first distance are exact; which center is second is as far as products of float32 tell.
+    Labels and the first distance are exact; the second center is chosen by products in float32, and NaN if k is 1.
     """
     n_rows, k = X.shape[0], table.n_clusters
     out = np.full((n_rows, N_VALUES), np.nan)
@@ -129,7 +124,7 @@ class RowNames:
         return held.slice(0, n_rows)
 
     def end(self) -> None:
-        """Refuse ids that no row is left for."""
+        """Refuse ids beyond the last row."""
         if self._ids is not None and any(map(len, [*self._held, *self._ids])):
             raise InvalidInputError("there are more ids than rows; data must not change while labels are written")
 
@@ -143,10 +138,9 @@ def write_table(
     *,
     overwrite: bool = False,
 ) -> Written:
-    """Write a table of what `nearest_two` finds for chunks of rows; readers see the old table or the whole new one.
+    """Write a table of the `nearest_two` of chunks of rows; readers see the old table or the whole new one.
 
-    Raises InvalidInputError: if there are not as many ids as rows; DiskFullError, OutputError: the old table is as it
-    was.
+    Raises InvalidInputError: there are not as many ids as rows; DiskFullError, OutputError: the old table is kept.
     """
     path, n_skipped = Path(place), 0
 
@@ -174,7 +168,7 @@ def write_table(
 
 
 def _columns(found: NDArray[np.float64], model: Model) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_]]]:
-    """Columns of some rows, and which of their values are missing; a row without a cluster has the label -1."""
+    """Columns of some rows, and masks of missing values; a row without a cluster has the label -1."""
     missing = np.isnan(found)
     for at in range(N_VALUES):
         values = found[:, at]
@@ -185,7 +179,7 @@ def _columns(found: NDArray[np.float64], model: Model) -> Iterator[tuple[NDArray
 
 
 def _write_csv(file: BinaryIO, column: str, pieces: Iterator[Piece]) -> None:
-    """Write lines; nothing stands for what is missing."""
+    """Write lines; missing values are empty."""
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
     lines = csv.writer(text, lineterminator="\n")
     try:
@@ -201,7 +195,7 @@ def _write_csv(file: BinaryIO, column: str, pieces: Iterator[Piece]) -> None:
 
 
 def _write_parquet(file: Any, column: str, pieces: Iterator[Piece], n_rows: float = math.inf) -> bool:
-    """Write row groups until there are so many rows; False where nothing was left to write."""
+    """Write row groups up to `n_rows` rows; False if nothing was left to write."""
     pa, pq = pyarrow_parquet()
     writer = None
     try:
@@ -219,7 +213,7 @@ def _write_parquet(file: Any, column: str, pieces: Iterator[Piece], n_rows: floa
 
 
 def _arrow(values: NDArray[Any], missing: NDArray[np.bool_]) -> Any:
-    """Values as an Arrow array, null where they are missing; `pyarrow.array` would import pandas, some 50 MiB."""
+    """Values as an Arrow array with nulls; `pyarrow.array` would import pandas, some 50 MiB."""
     import pyarrow as pa
 
     valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
@@ -229,10 +223,7 @@ def _arrow(values: NDArray[Any], missing: NDArray[np.bool_]) -> Any:
 
 
 def pyarrow_parquet() -> tuple[Any, Any]:
-    """The modules pyarrow and pyarrow.parquet.
-
-    Raises MissingDependencyError.
-    """
+    """The modules pyarrow and pyarrow.parquet; raises MissingDependencyError."""
     try:
         import pyarrow as pa
         from pyarrow import parquet

@@ -1,4 +1,4 @@
-"""Labels of all rows: in an array, which a checkpoint may hold too; where calls make them; in a Zarr array."""
+"""Labels of all rows: in an array, which a checkpoint may hold too; on the workers that made them; in a Zarr array."""
 
 from __future__ import annotations
 
@@ -44,10 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class GatheredLabels:
-    """Labels of all rows in memory.
-
-    `chunk_rows`: int64 (chunks,), rows of each chunk. `writer`: its checkpoint holds the labels, too, if it has one.
-    """
+    """Labels of all rows in memory, and in the checkpoint of `writer` if there is one."""
 
     held: ClassVar[bool] = False
 
@@ -64,7 +61,7 @@ class GatheredLabels:
         self.n_taken += 1
 
     def restore(self, n_items: int) -> bool:
-        """Read the labels of so many chunks; False if the checkpoint has not so many."""
+        """Read the labels of the first chunks; False if the checkpoint has fewer."""
         n_rows = int(self._bounds[n_items])
         if self._checkpoint is None or not self._checkpoint.read_labels(self.labels[:n_rows]):
             return False
@@ -72,7 +69,7 @@ class GatheredLabels:
         return True
 
     def save(self, name: str, folded: Folded[Any]) -> None:
-        """Write the labels that are new, then the record that says how many chunks there are."""
+        """Write the new labels, then the record with the number of chunks."""
         if self._checkpoint is not None:
             stop = int(self._bounds[folded.n_items])
             self._checkpoint.write_labels(self._n_written, self.labels[self._n_written : stop])
@@ -81,10 +78,9 @@ class GatheredLabels:
 
 
 class HeldLabels:
-    """Labels of all rows, where they were made; no checkpoint holds them.
+    """Labels of all rows, on the workers that made them; no checkpoint holds them.
 
-    `handles`: of int32 labels, one for each chunk that was read. `rows`: int64 (chunks,), how many labels each has.
-    `n_skipped`: labels that are -1; 0 until `count` was called.
+    `handles` are those of int32 labels, `rows` (chunks,) the labels of each; `n_skipped` are -1, after `count`.
     """
 
     held: ClassVar[bool] = True
@@ -99,16 +95,16 @@ class HeldLabels:
 
     @property
     def labels(self) -> Self:
-        """These: no label is in this process."""
+        """The object itself: no label is in this process."""
         return self
 
     @property
     def n_rows(self) -> int:
-        """How many there are."""
+        """The number of labels."""
         return int(self.rows.sum())
 
     def count(self) -> Self:
-        """Have labels that are -1 counted where they are."""
+        """Count labels that are -1 on the workers."""
         self.n_skipped = sum(self._executor.map("skipped", _n_skipped, self.handles))
         return self
 
@@ -127,7 +123,7 @@ class HeldLabels:
         return labels
 
     def to_dask(self) -> Any:
-        """All labels as a Dask array of a block for each call; gathered where Dask's arrays take no futures."""
+        """All labels as a Dask array with a block for each call; gathered if Dask's arrays take no futures."""
         from streamkm.engine.dask_calls import concatenated, parts_by_call
         from streamkm.sources.dask.arrays import array_of_arrays
 
@@ -143,18 +139,15 @@ class HeldLabels:
         self.n_taken += 1
 
     def restore(self, n_items: int) -> bool:  # noqa: ARG002 - they are gone with the run that made them
-        """Nothing is saved."""
+        """Return False: nothing is saved."""
         return False
 
     def save(self, name: str, folded: Folded[Any]) -> None:
-        """Nothing is saved."""
+        """Do nothing."""
 
 
 def check_labels_place(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-    """The path of a Zarr array of labels that may be made, or replaced.
-
-    Raises OutputError: a URL, another suffix than .zarr, or something there that may not be replaced.
-    """
+    """The path of a Zarr array of labels; raises OutputError for a URL, another suffix, or files that must stay."""
     check_local(path)
     target = Path(path)
     if target.suffix != ".zarr":
@@ -165,21 +158,20 @@ def check_labels_place(path: str | os.PathLike[str], *, overwrite: bool = False)
 
 @dataclass(frozen=True, slots=True)
 class Label(Map[tuple[NDArray[np.int32], int]]):
-    """The labels of a chunk, -1 for invalid rows, and how many rows it has."""
+    """The labels of a chunk, -1 for invalid rows, and the number of its rows."""
 
     model: Model
     table: NearestCenters  # the model's
 
     def output(self, rows: ValidRows) -> tuple[NDArray[np.int32], int]:
-        """Of one chunk."""
+        """Labels and number of rows of one chunk."""
         return rows.spread(self.model.names(nearest_labels(self.model.place(rows.X), self.table)), -1), rows.n_read
 
 
 def check_seen(executor: Executor, target: Path) -> None:
-    """Refuse a path where a worker could not write labels, by the nearest directory that exists.
+    """Refuse a path that this process or a worker cannot write to, by the nearest directory that exists.
 
-    Raises OutputError, DiskFullError: this process or a worker cannot write there; SourceNotFoundError: a worker does
-    not see the directory; names both.
+    Raises OutputError, DiskFullError, or SourceNotFoundError if a worker does not see the directory; names both.
     """
     directory = next(each for each in target.absolute().parents if each.is_dir())
     with working_directory(directory / target.name) as place, named(place, target):
@@ -187,7 +179,7 @@ def check_seen(executor: Executor, target: Path) -> None:
 
 
 def check_directory(path: str) -> None:
-    """Refuse a directory that this process does not see, or cannot write to."""
+    """Refuse a directory that this process cannot see or write to."""
     if not os.path.isdir(path):
         raise FileNotFoundError(f"{path} does not exist, so labels cannot be written there")
     with writing(path):
@@ -209,8 +201,7 @@ def label_pass(context: PassContext, model: Model, stage: Stage) -> HeldLabels:
 def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stage, *, overwrite: bool = False) -> None:
     """Have the workers write labels to a Zarr array, which appears when it is complete.
 
-    Labels travel from worker to worker where a storage chunk has those of several. Raises OutputError, DiskFullError:
-    it cannot be written here; SourceNotFoundError: a worker does not see the path; names both.
+    Raises OutputError, DiskFullError, or SourceNotFoundError if a worker does not see the path; names both.
     """
     import zarr
 
@@ -234,7 +225,7 @@ def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stag
 
 
 def labels_of(sample: Sample, labels: Any, model: Model) -> NDArray[np.int32]:
-    """Labels of sampled rows: looked up, or found again by the model where those of all rows were written."""
+    """Labels of sampled rows: looked up, or found again by the model if labels are not in this process."""
     if isinstance(labels, np.ndarray):
         return labels[sample.rows]
     return nearest_labels(model.place(sample.X), model.table())
@@ -246,21 +237,21 @@ def n_writes(held: HeldLabels) -> int:
 
 
 def open_labels(path: Path) -> Any:
-    """The array that was written (n,); ``[:]`` gathers it."""
+    """The Zarr array of labels (n,); ``[:]`` gathers it."""
     import zarr
 
     return zarr.open_array(str(path), mode="r")
 
 
 def count_skipped(labels: Any) -> int:
-    """Rows without a cluster among labels: an array, held labels that were counted, or what `open_labels` gives."""
+    """Labels that are -1, in an array, in held labels after `count`, or in the result of `open_labels`."""
     if isinstance(labels, HeldLabels):
         return labels.n_skipped
     return _n_skipped(labels) if isinstance(labels, np.ndarray) else int(labels.attrs[SKIPPED])
 
 
 def _storage_chunks(held: HeldLabels, bounds: NDArray[np.int64]) -> Iterator[list[Any]]:
-    """First and last row of each storage chunk, labels before it in the first piece, and the pieces that have its."""
+    """First and last row of each storage chunk, labels before it in the first piece, and the pieces that cover it."""
     for start in range(0, int(bounds[-1]), ROWS_PER_WRITE):
         stop = min(start + ROWS_PER_WRITE, int(bounds[-1]))
         first = int(np.searchsorted(bounds, start, side="right")) - 1
@@ -269,7 +260,7 @@ def _storage_chunks(held: HeldLabels, bounds: NDArray[np.int64]) -> Iterator[lis
 
 
 def _write_item(item: list[Any], path: str) -> int:
-    """Write one storage chunk; give how many of its rows were skipped."""
+    """Write one storage chunk; return the number of labels that are -1."""
     import zarr
 
     start, stop, skipped, *pieces = item

@@ -1,7 +1,4 @@
-"""Passes that compute values for each row: predictions, and distances to centers.
-
-Each function here reads every row once. Knows no defaults of parameters.
-"""
+"""Passes that compute values for each row: predictions, and distances to centers."""
 
 from __future__ import annotations
 
@@ -40,11 +37,10 @@ def lazy_map(
 ) -> Any:
     """Map the rows of a Dask array to values, as `predict.map_rows` does, but lazily.
 
-    `function`: `predict.nearest_labels`, `predict.nearest_d2` or `predict.distances`. Takes a matrix (v, m) in the
-    model's space and a NearestCenters, and returns one value or `n_columns` values for each row. `invalid`: "raise" or
-    "skip", "raise": computing a block with NaN or infinity raises; "skip": such rows get -1 or NaN. Returns
-    dask.array.Array: (n,) or (n, n_columns), in blocks with as many rows as those of the source, which may be unknown.
-    Raises InvalidInputError: another number of features than the model's.
+    `function`: `nearest_labels`, `nearest_d2` or `distances`; returns one value or `n_columns` values for each row.
+    `invalid`: "raise": computing a block with NaN or infinity raises; "skip": such rows get -1 or NaN. The blocks of
+    the result have as many rows as those of the source, which may be unknown. Raises InvalidInputError: another number
+    of features than the model's.
     """
     if source.n_features != model.n_features:
         raise InvalidInputError(
@@ -88,7 +84,7 @@ class Values(Map[NDArray[Any]]):
 
     @staticmethod
     def memory(n_rows: int, chunk_rows: int, centers_bytes: int, n_columns: int = 0) -> PassMemory:
-        """Memory of centers, and of a label and so many values of each row."""
+        """Memory of centers, and of a label and `n_columns` values of each row."""
         kept = CENTER_COPIES * centers_bytes + (8 + 8 * n_columns) * n_rows
         return PassMemory(kept=kept, output=chunk_rows * labelled_bytes(n_columns))
 
@@ -101,7 +97,7 @@ class Values(Map[NDArray[Any]]):
 
 
 class WideValues(Values):
-    """As `Values`, for functions with so many values per row that results of few chunks may wait."""
+    """`Values` with many values per row, so that results of few chunks may wait."""
 
     large = True
 
@@ -109,10 +105,7 @@ class WideValues(Values):
 def map_rows(
     context: PassContext, model: Model, function: Callable[..., Any], stage: Stage, *, wide: bool = False
 ) -> Iterator[NDArray[Any]]:
-    """Read all rows once; yield ``function(X in the model's space, table)`` for each chunk, in order.
-
-    `function`: see `Values`. `wide`: whether the function returns a row of values for each row.
-    """
+    """Read all rows once; yield the values of a function, see `Values`, for each chunk, in order."""
     values = (WideValues if wide else Values)(model, model.table(), function)
     for part in outputs(values, context.rows(), context.executor, stage):
         stage.rows += len(part)
@@ -120,7 +113,7 @@ def map_rows(
 
 
 def labelled_bytes(n_columns: int) -> int:
-    """Bytes of a row while its label and so many values are computed."""
+    """Bytes of a row while its label and `n_columns` values are computed."""
     return LABELLED_BYTES + 8 * n_columns
 
 
@@ -135,10 +128,7 @@ def nearest_d2(X: Any, table: NearestCenters) -> NDArray[np.float64]:
 
 
 def distances(X: Any, table: NearestCenters) -> NDArray[Any]:
-    """Distances of rows to all centers (v, k), for `map_rows`.
-
-    Distances to the nearest center are computed from differences, as products cancel if a row is (almost) a center.
-    """
+    """Distances of rows to all centers (v, k), for `map_rows`."""
     dtype = np.float64 if X.dtype == np.float64 else np.float32
     if not X.shape[0]:
         return np.empty((0, table.n_clusters), dtype)
@@ -148,6 +138,7 @@ def distances(X: Any, table: NearestCenters) -> NDArray[Any]:
     step = max(FEWEST_AT_ONCE, batch_rows(X.shape[1])) if isinstance(X, np.ndarray) else X.shape[0]
     for start in range(0, len(found), step):  # few dense rows are copied to float64 at a time
         found[start : start + step] = euclidean_distances(rows_between(X, start, start + step), given)
+    # from differences, as products cancel if a row is (almost) a center
     nearest = found.argmin(axis=1)
     d2 = row_d2(X, nearest.astype(np.int32), NearestCenters.build(given, dtype))
     found[np.arange(len(found)), nearest] = np.sqrt(d2)

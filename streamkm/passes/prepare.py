@@ -38,10 +38,7 @@ SAMPLE_SEED = 0  # of the rows that quartiles are found on: the same whatever a 
 
 
 def planned_rows(source: RowSource, preparation: Preparation) -> RowSource:
-    """The rows that will be clustered, as far as they can be described before steps have found what they need.
-
-    Raises InvalidInputError for rows that a step cannot be done to: of sketch stores, and some that can be walked once.
-    """
+    """The rows that will be clustered, described before statistics are found; or InvalidInputError."""
     steps = preparation.steps
     if not steps:
         return source
@@ -68,11 +65,10 @@ def planned_rows(source: RowSource, preparation: Preparation) -> RowSource:
 def find_preparation(
     context: PassContext, preparation: Preparation, sample_rows: int, progress: Progress
 ) -> Preparation:
-    """The steps with their statistics, found in one pass over all rows for each that needs some.
+    """The steps with their statistics, found in one pass over all rows for each step that needs some.
 
-    `context`: of original rows, each of weight 1; statistics that an earlier run has saved are restored. `sample_rows`:
-    most rows from which quartiles are estimated. Raises InvalidInputError: a row is invalid and `invalid` is not
-    "skip", or there are no rows.
+    All rows weigh 1; saved statistics are restored. Quartiles are estimated from at most `sample_rows` rows. Raises
+    InvalidInputError: a row is invalid and `invalid` is not "skip", or there are no rows.
     """
     source = context.reader.source
     for number, step in enumerate(preparation.steps):
@@ -120,7 +116,7 @@ def _found(context: PassContext, step: str, record: str, sample_rows: int, progr
 
 @dataclass(frozen=True, slots=True)
 class Sums(Pass[NDArray[np.float64] | None, None, tuple[Scaling | Fill, int]]):
-    """Means of all columns, and their deviations where rows are scaled."""
+    """Means of all columns, and their deviations if rows are scaled."""
 
     fit: MomentsFit | FillFit
     name: str  # of the source, for messages
@@ -145,7 +141,7 @@ class Sums(Pass[NDArray[np.float64] | None, None, tuple[Scaling | Fill, int]]):
         return self.fit.join([each for each in (first, second) if each is not None])
 
     def finish(self, state: NDArray[np.float64] | None) -> tuple[Scaling | Fill, int]:
-        """Return what was found, and the number of rows behind it."""
+        """Return the statistics and the number of rows."""
         n_rows = 0 if state is None else int(state[0, 0])
         if state is None or not n_rows:
             raise InvalidInputError(f"{self.name} has no valid rows; needed: at least 1")
@@ -158,7 +154,7 @@ class CountFeatures(Pass[Frequencies, None, Frequencies]):
 
     @staticmethod
     def memory(target_bytes: int) -> PassMemory:
-        """Memory of texts, words and entries that readers of documents hold for rows of so many bytes."""
+        """Memory of texts, words and entries that readers of documents hold for a chunk."""
         return PassMemory(kept=COUNTING_COPIES * target_bytes, reads=False)
 
     def start(self) -> Frequencies:
@@ -182,10 +178,7 @@ TAILS = (0.5, 99.5)  # percentiles; values as far beyond as these are apart are 
 
 
 def table_columns(X: NDArray[np.generic], rows: NDArray[np.int64], names: Sequence[str]) -> Table:
-    """The treatment of each column, by sampled rows and their numbers in the source. O(s log s * d).
-
-    `names`: of the columns, empty where they have none; those of one-hot columns have a ``=``.
-    """
+    """The treatment of each column, by sampled rows and their numbers; one-hot names have a ``=``. O(s log s * d)."""
     found = np.empty((6, X.shape[1]))  # the fields of `Table`
     for number in range(X.shape[1]):
         name = names[number] if names else ""

@@ -1,7 +1,4 @@
-"""Reading of a source in passes: the items that calls read, and the valid rows of each.
-
-Finds NaN and infinity, and scales rows under the cosine metric. Passes decide what is done with the rows.
-"""
+"""Reading of a source in passes: the items that calls read, and the valid rows of each, scaled for cosine."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ SMALL = (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.bool_))  # rows of t
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """A source, and how every pass of a run reads it."""
+    """A source, and the settings by which every pass of a run reads it."""
 
     source: RowSource
     target_bytes: int  # decoded bytes of a chunk, about
@@ -53,8 +50,8 @@ class RowReader:
     ) -> Iterator[ReadItem]:
         """Items that the executor's calls read, with their numbers of rows and the rows' weights.
 
-        `weights`: float64 (n,) or (0,). `chunk_rows`: int64 (chunks,) or None, rows of each item, from an earlier pass;
-        needed if there are weights and the source does not know.
+        `chunk_rows` (chunks,), from an earlier pass, is needed if there are weights and the source does not know its
+        rows.
         """
         first_row = 0
         for index, (item, known) in enumerate(executor.items(self.source, self.target_bytes)):
@@ -76,8 +73,7 @@ class RowReader:
     def read(self, item: ReadItem) -> ValidRows:
         """Read an item of `items`: its valid rows, with their weights.
 
-        Raises InvalidInputError: for NaN or infinity, unless such rows are skipped; names the row. If the number of
-        rows has changed.
+        Raises InvalidInputError: NaN or infinity, unless such rows are skipped (names the row); another number of rows.
         """
         what, n_expected, weights, first_row, _ = item
         valid = self.read_rows(what)
@@ -138,7 +134,7 @@ class ValidRows:
         return np.arange(self.n_read) if self.kept is None else self.kept
 
     def spread(self, values: NDArray[Any], fill: Any) -> NDArray[Any]:
-        """Values of the valid rows (v, ...) at their places among all rows of the chunk."""
+        """Values of all rows of the chunk: those of the valid rows (v, ...), and `fill`."""
         if self.kept is None:
             return values
         out = np.full((self.n_read, *values.shape[1:]), fill, values.dtype)
@@ -222,7 +218,7 @@ def what_is_invalid(X: Matrix, row: int, d2norm: float) -> str:
 def _describe_invalid(
     source: RowSource, X: Matrix, d2norms: NDArray[np.float64], places: NDArray[np.int64], row: int
 ) -> str:
-    """The message about an invalid row: what is wrong, where, and remedies."""
+    """The message about an invalid row: the fault, the place, and remedies."""
     what, column, domains = what_is_invalid(X, row, float(d2norms[row])), "", ""
     remedies = ['pass invalid="skip" to leave such rows out (they get the label -1)']
     if what == "NaN":
@@ -241,7 +237,7 @@ def _describe_invalid(
 
 
 def missing_everywhere(source: RowSource) -> str:
-    """Hint on a column without any value, as far as the first dense rows tell."""
+    """A hint if a column has no value in the first dense rows."""
     if source.streams or source.is_sparse:
         return ""
     X = np.asarray(source.read(next(iter(source.chunks(1 << 20)))).X)

@@ -1,7 +1,4 @@
-"""Sizes of a fit that are known before its first pass; passes compute their memory from them.
-
-Pure values.
-"""
+"""Sizes of a fit that are known before its first pass; passes compute their memory from them."""
 
 from __future__ import annotations
 
@@ -85,7 +82,7 @@ class FitSizes:
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of a chunk, about."""
+        """Approximate rows of a chunk."""
         return max(1, self.reading.largest_chunk // self.rows.row_bytes)
 
     def width(self, space: Space) -> int:
@@ -93,7 +90,7 @@ class FitSizes:
         return self.rows.center_features if space == "original" else self.rows.n_components
 
     def centers(self, width: int) -> CenterSizes:
-        """Sizes of centers of so many features."""
+        """Sizes of centers with `width` features."""
         return CenterSizes(
             n_clusters=self.n_clusters,
             width=width,
@@ -105,7 +102,7 @@ class FitSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSizes:
-    """Sizes that the memory of an update follows from."""
+    """Sizes that determine the memory of an update."""
 
     n_clusters: int
     n_features: int

@@ -1,7 +1,4 @@
-"""Passes before the search for centers: count rows, sample and sketch them, find a sketch on all of them.
-
-Each function here reads every row once. Knows no defaults of parameters.
-"""
+"""Passes before the search for centers: count rows, sample and sketch them, find a sketch on all of them."""
 
 from __future__ import annotations
 
@@ -67,14 +64,12 @@ def sketch_pass(
     chunk_rows: NDArray[np.int64] | None = None,
     record: str | None = None,
 ) -> Sketched:
-    """Read all rows once: sketch them into blocks and keep a sample of them.
+    """Read all rows once: sketch them into blocks, or only sample them if `sketch` is None; fill `gathered` in place.
 
-    `gathered`: filled in place. Chunks that it contains already are not read again. `stage`: advances by one for each
-    chunk. `sketch`: None: only sample. `chunk_rows`: int64 (chunks,), rows of each chunk, from `count_pass`; needed if
-    there are weights and the source does not know. `record`: name under which `gathered` and sketched rows are saved as
-    they grow, and restored from an earlier run; rows that memory holds to the end of a pass that no save was due in are
-    not. None: nothing is saved. Raises InvalidInputError: if a row is invalid, there are no rows, or `weights` has
-    another length than the rows.
+    Chunks that `gathered` contains already are not read again. `chunk_rows` (chunks,), from `count_pass`, is needed if
+    there are weights and the source does not know its rows. `record`: name under which `gathered` and spilled rows are
+    saved as they grow, and restored; rows in memory are not saved if the pass ends before a save is due. Raises
+    InvalidInputError: a row is invalid, there are no rows, or `weights` has another length than the rows.
     """
     reader, weights, writer = context.reader, context.weights, context.writer
 
@@ -134,14 +129,13 @@ def sketch_pass(
 
 
 def _again(reader: RowReader, chunk: Chunk) -> Matrix:
-    """The valid rows of a chunk that was read before."""
     return reader.read_rows(chunk).X
 
 
 def _restore(
     gathered: Gathered, saved: SavedRows, spill: Spill | None, handles: MutableSequence[Any], totals: BlockTotals
 ) -> None:
-    """Continue from the record of a checkpoint, behind the blocks that are in its file."""
+    """Continue from the record of a checkpoint, after the blocks in its file."""
     gathered.restore(saved)
     for handle, block in spill.restored(len(saved.n_read)) if spill else ():
         if not block.n_rows:
@@ -189,7 +183,7 @@ class Count(Map[int]):
 
 
 def count_pass(context: PassContext, stage: Stage) -> NDArray[np.int64]:
-    """Read all rows once to count those of each chunk (chunks,), which weights of rows of text need."""
+    """Read all rows once; count those of each chunk (chunks,), which weights of rows of text need."""
     counts = np.array(list(outputs(Count(), SourceRows(context.reader), context.executor, stage)), np.int64)
     stage.rows = int(counts.sum())
     return counts

@@ -1,7 +1,4 @@
-"""The map of the first pass over rows: it sketches those of a chunk, and tells of them what fits in few bytes.
-
-What is told of chunks is joined on the workers of a cluster, where its size is about that of the row sample.
-"""
+"""The map of the first pass: it sketches the rows of a chunk, and returns a summary about as small as the sample."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ class SketchRows(HeldMap[ChunkSummary]):
         return gathered
 
     def read(self, reader: RowReader, item: ReadItem) -> tuple[ValidRows | IndexedRows, RowReader, int]:
-        """Read the rows of a chunk; if few of them are needed, index them only."""
+        """Read the rows of a chunk, or only index them if few are needed."""
         few = self.sketch is None and self.rule.limit < MOST_INDEXED and not len(item[2])
         indexed = reader.index_rows(item[0]) if few else None
         return reader.read(item) if indexed is None else indexed, reader, item[4]
@@ -124,11 +121,9 @@ MOST_SHARE = 0.05  # of the rows that are read for more places than rows are wan
 
 
 def rows_ahead(context: PassContext, n_wanted: int, row_bytes: int, stage: Stage) -> Matrix:
-    """Read about so many rows from evenly spread chunks, each as small as its storage allows.
+    """Read about `n_wanted` rows (s, d) from evenly spread chunks, each as small as its storage allows.
 
-    `context`: its source has chunks, and knows its number of rows. `row_bytes`: bytes of a row as read. Returns ndarray
-    or csr_array (s, d): s is smaller if chunks are small and rows are invalid. Raises InvalidInputError: if one of
-    these rows is invalid.
+    The source must know its number of rows. Small chunks give fewer rows; an invalid row raises InvalidInputError.
     """
     reader = replace(context.reader, target_bytes=max(1, n_wanted // MOST_PLACES) * row_bytes)
     chunks = reader.source.cut(reader.target_bytes)
@@ -167,7 +162,7 @@ class Evenly(Map[tuple[Matrix, int]]):
         return PassMemory(kept=2 * n_wanted * row_bytes)
 
     def output(self, rows: ValidRows) -> tuple[Matrix, int]:
-        """At most so many rows of a chunk."""
+        """At most `n_each` rows of a chunk, and the number of its rows."""
         step = max(1, rows.X.shape[0] // self.n_each)
         return rows.X[::step][: self.n_each], rows.n_read
 
