@@ -1,7 +1,4 @@
-"""The decisions about a fit before the first read: sketch, sizes, cluster_on, passes, bytes.
-
-Pure functions of the source's description, the parameters and the memory that may be taken. Reads no rows.
-"""
+"""The decisions about a fit before the first read: sketch, sizes, `cluster_on`, passes, bytes. Pure functions."""
 
 from __future__ import annotations
 
@@ -28,13 +25,7 @@ ESTIMATE_SLACK = 1.25  # of the bytes of rows whose number is known by a look at
 
 
 def with_cached_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Plan:
-    """The plan, or one that caches the rows as they are read: where that saves long reading and there is room for all.
-
-    It changes no result, only how often rows are read.
-
-    `plan`: of a fit by threads of this process. `source`: what it is a plan for. Rows are cached as they come, before
-    any preparation. `budget`: by which the plan was made.
-    """
+    """The plan, with rows cached as they are read if that saves long reading and all have room; same results."""
     rows = source.original
     if plan.passes - len(plan.passes_before) == 1 or not rows.decodes or rows.estimated_rows is None:
         return plan
@@ -56,10 +47,7 @@ MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
 
 
 def _in_portions(sizes: MemoryModel, budget: MemoryBudget) -> MemoryModel:
-    """Search starts in the fewest portions that fit, if they are searched on rows drawn from all that are held.
-
-    If none fit, in those that exceed the limits least: portions take memory for labels of all rows.
-    """
+    """Search starts on drawn rows in the fewest portions that fit, else in those that exceed the limits least."""
     least, n_portions = sizes, 2 * sizes.n_portions
     if not sizes.many or sizes.cluster_on not in ("blocks", "spilled"):
         return sizes
@@ -70,7 +58,7 @@ def _in_portions(sizes: MemoryModel, budget: MemoryBudget) -> MemoryModel:
 
 
 def _with_threads(sizes: MemoryModel, n_threads: int, budget: MemoryBudget) -> MemoryModel:
-    """Let as many of these threads work as have room beside what was chosen."""
+    """Use as many of these threads as have room beside the chosen sizes."""
 
     def of(count: int) -> MemoryModel:
         return replace(sizes, reading=replace(sizes.reading, n_threads=count))
@@ -79,7 +67,7 @@ def _with_threads(sizes: MemoryModel, n_threads: int, budget: MemoryBudget) -> M
 
 
 def _with_room(sizes: MemoryModel, limit_bytes: int, budget: MemoryBudget, n_rows: int | None) -> MemoryModel:
-    """Keep in memory what there is room for below so much of blocks that are spilled."""
+    """Keep as much of spilled blocks in memory as the limit leaves room for."""
     if sizes.cluster_on != "spilled":
         return sizes
     room = max(0, int(SPILL_SHARE * (limit_bytes - max(sizes.stages(budget.base_bytes).values()))))
@@ -95,10 +83,10 @@ def choose(
     budget: MemoryBudget,
     n_threads: int,
 ) -> MemoryModel:
-    """Choose the best space, in it the best of the regimes, with it the largest sizes, that fit in memory.
+    """Choose the best space, then the best regime, then the largest sizes that fit in memory, each given best first.
 
-    Each is given best first. As many threads work as have room beside the sizes, which are chosen for one. Where
-    nothing fits, the choice is what exceeds the limits least.
+    Sizes are chosen for one thread; other threads work if they have room beside these. If nothing fits, the choice is
+    the one that exceeds the limits least.
     """
     cut = cache(source.cut)  # which may read pointers of sparse rows
 
@@ -124,7 +112,7 @@ def choose(
 
 
 def _sized(source: RowSource, memory_model: MemoryModel, sizes: Sizes, cut: ChunkRuns) -> MemoryModel:
-    """The needs with these sizes, of rows that are cut like this."""
+    """The memory model with these sizes, for rows that are cut like this."""
     n_rows = source.estimated_rows
     n_chunks = MANY_CHUNKS if n_rows is None or source.streams else max(1, len(cut))
     return replace(
@@ -152,10 +140,10 @@ def plan_fit(source: RowSource, resources: Resources, *, n_clusters: int, option
 
 
 def plan_request(request: Callable[[], FitRequest], source: RowSource, resources: Resources) -> Plan:
-    """Decide how the fit of a request will go, once it is known that a source that is loaded whole has room.
+    """Decide how the fit of a request will go, after a check that a source that is loaded whole has room.
 
-    Raises InvalidInputError: if the source cannot be walked as often as needed; InvalidParameterError: if a parameter
-    does not fit the data; MemoryLimitError: if the projected memory exceeds the limit.
+    Raises InvalidInputError: the source cannot be read as often as needed; InvalidParameterError: a parameter does not
+    fit the data; MemoryLimitError: the projected memory exceeds the limit.
     """
 
     def planned(of_workers: int) -> Plan:
@@ -254,10 +242,7 @@ def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regi
 
 
 def _workers(chosen: MemoryModel, workers: PlannedWorkers | None) -> PlannedWorkers | None:
-    """The workers' part of a plan; None without a cluster.
-
-    A worker searches for starts, where it has room for the rows that these are searched on; else the client does.
-    """
+    """The workers' part of a plan, or None; one worker searches for starts if it has room, else the client does."""
     if workers is None:
         return None
     memory, searching = workers.stages(chosen), workers.search_bytes(chosen)

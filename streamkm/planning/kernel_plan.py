@@ -1,7 +1,4 @@
-"""The request of a kernel fit: columns of the kernel matrix, features, what theory says of them, and their memory.
-
-Pure functions of the parameters and the source's description. Reads no rows.
-"""
+"""The request of a kernel fit: columns of the kernel matrix, features, their bounds in theory, and their memory."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ MOST_EVALUATIONS = 1 << 32  # of the kernel, where all rows meet all rows: some 
 
 @dataclass(frozen=True, slots=True)
 class KernelSizes:
-    """What is decided for a kernel fit."""
+    """The sizes of a kernel fit."""
 
     n_landmarks: int  # columns of the sketch, c
     rank: int  # features, m
@@ -65,17 +62,16 @@ def kernel_sizes(
     *,
     method: str = "nystroem",
 ) -> KernelSizes:
-    """Sizes that "auto" means.
+    """Replace "auto" by sizes, never more than rows; `short` says if they are too small for `eps`.
 
     The rank is k / eps (Wang, Gittens and Mahoney, JMLR 20, 2019, theorem 1, reconstructed: cost within 1 + eps + k / s
-    for s features); without eps 10 k, at most 256, or, of c landmarks that were given, sqrt(k c), more than k and at
-    most c / 2 (their remark 3, reconstructed: the terms k / s and s / c are then alike). Landmarks are 8 times as many
-    as features, or the root of n, at most 2,048 or twice the features (Yin, Liu, Wang and Meng, NeurIPS 2022, claim in
-    their introduction that Omega(sqrt(n)) keeps the rate of exact kernel k-means). Never more than rows. With eps they
-    are as many as `nystroem_columns` asks for, up to the same 2,048; `short` says where that is too few.
-
-    `LANDMARK_SKETCHES` have as many features as landmarks, whatever the rank: the root of n, where that is left open,
-    at least k; for "ros" the next power of 2, at most n.
+    for s features). Without eps it is 10 k, at most 256; or, for c given landmarks, sqrt(k c), more than k and at most
+    c / 2 (their remark 3, reconstructed: the terms k / s and s / c are then alike). Landmarks are 8 times the features
+    or the root of n, at most 2,048 or twice the features (Yin, Liu, Wang and Meng, NeurIPS 2022, claim in their
+    introduction that Omega(sqrt(n)) keeps the rate of exact kernel k-means). With eps they are as many as
+    `nystroem_columns` asks for, up to the same 2,048.
+    `LANDMARK_SKETCHES` have as many features as landmarks, for any rank: by default the root of n, at least k; for
+    "ros" the next power of 2, at most n.
     """
     most = n_rows or np.iinfo(np.int64).max
     root = int(np.ceil(np.sqrt(n_rows or 0)))
@@ -109,7 +105,7 @@ def kernel_sizes(
 
 
 def neighbor_landmarks(given: Any) -> int:
-    """Landmarks at the width of neighbours, where an estimator's parameters ask for it or "auto" tries it; else 0."""
+    """Landmarks at the width of neighbours, if the parameters ask for it or "auto" tries it; else 0."""
     most = max(NEIGHBOR_LANDMARKS, 10 * given.n_clusters)
     if given.gamma == "neighbors":
         return most if given.n_landmarks == "auto" else int(given.n_landmarks)
@@ -119,7 +115,7 @@ def neighbor_landmarks(given: Any) -> int:
 
 
 def _asked_columns(method: str, rank: int, eps: float, n_rows: int | None) -> int:
-    """Columns that theory asks for; 0 where no formula here covers the method, or nothing is promised from eps = 1."""
+    """Columns that theory asks for; 0 for methods without a formula here, and for eps of 1 or more."""
     if not 0 < eps < 1 or method == "two-step" or method.endswith("fourier"):
         return 0
     if method == "nystroem":
@@ -130,7 +126,7 @@ def _asked_columns(method: str, rank: int, eps: float, n_rows: int | None) -> in
 
 
 def _short(n_clusters: int, method: str, columns: int, rank: int, eps: float, asked: int, n_rows: int | None) -> str:
-    """What too few features or columns leave of the promise that eps asks for."""
+    """The reason why too few features or columns break the bound that eps asks for; empty if there is none."""
     if not 0 < eps < 1:
         return ""
     if method == "two-step" or method.endswith("fourier"):
@@ -145,7 +141,7 @@ def _short(n_clusters: int, method: str, columns: int, rank: int, eps: float, as
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRequest(FitRequest):
-    """The request of a kernel fit, whose map to features is found in it."""
+    """The request of a kernel fit, which finds its map to features itself."""
 
     columns: int  # sampled rows that the map needs
     projected: bool  # whether all rows are read to find the projection
@@ -153,7 +149,7 @@ class KernelRequest(FitRequest):
 
     @property
     def sketch_answers(self) -> type[KernelMap]:
-        """Who answers for the sketch."""
+        """The class that answers for the sketch."""
         return KernelMap
 
     @property
@@ -168,12 +164,12 @@ class KernelRequest(FitRequest):
 
     @property
     def wanted_sample(self) -> int:
-        """Rows of the sample, where memory has room for them."""
+        """Rows of the sample, if memory has room for them."""
         return max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * self.n_clusters, self.columns)
 
     @property
     def fewest_sampled(self) -> int:
-        """Rows of the sample, whatever the limit."""
+        """Rows of the sample at least, for any limit."""
         return max(self.n_clusters, self.columns)
 
     @property
@@ -183,7 +179,7 @@ class KernelRequest(FitRequest):
 
     @property
     def drawn_rows(self) -> int:
-        """Rows that the last pass draws; none where clusters of the landmarks are left as they are."""
+        """Rows that the last pass draws; none if clusters of the landmarks are not improved."""
         drawn = draw_rows(self.n_clusters, 8 + 4 * self.sketching.n_components)
         return 0 if self.sketching.sketch == "two-step" or drawn < FEWEST_DRAWN else drawn
 
@@ -214,9 +210,8 @@ def plan_kernel_fit(
 ) -> Plan:
     """The plan of a kernel fit, without reading rows; errors are those of `plan_fit`.
 
-    `all_rows`: whether projection and clustering see all rows, not the row sample: 4 passes instead of 2; 3 for
-    `LANDMARK_SKETCHES`, which have no projection to find. Raises InvalidInputError: if the source has too many rows for
-    `method`.
+    `all_rows`: projection and clustering see all rows, not the sample: 4 passes instead of 2; 3 for
+    `LANDMARK_SKETCHES`, which have no projection. Raises InvalidInputError: the source has too many rows for `method`.
     """
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
     if precomputed and (source.n_rows is None or source.n_rows != source.n_features):
@@ -252,10 +247,9 @@ def plan_kernel_fit(
 
 
 def _map_bytes(source: RowSource, row_bytes: int, columns: int, held: int, rank: int, *, means: bool) -> MapBytes:
-    """Memory of a map of so many columns and features that holds so many rows, and of what finds it.
+    """Memory of a map with `columns` columns, `rank` features and `held` rows, and of the search for it.
 
-    A row is a landmark as floats, twice as it is laid out for products; or as entries and inverted lists. `means`:
-    whether landmarks are means of rows.
+    A landmark is held as floats, twice as laid out for products, or as entries and inverted lists.
     """
     width = 0 if source.is_sparse else source.n_features or row_bytes // source.dtype.itemsize
     landmark = 3 * row_bytes if source.is_sparse else (12 if np.can_cast(source.dtype, np.float32) else 16) * width

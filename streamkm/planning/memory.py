@@ -1,7 +1,4 @@
-"""Resident memory of a fit: the passes and searches of a plan, what each says of itself, and their sum.
-
-Pure arithmetic; `process` measures what the process holds.
-"""
+"""Resident memory of a fit: the passes and searches of a plan, the sizes that each declares, and their sum."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ class MapBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryModel(FitSizes):
-    """Sizes that the projection is made of, and the projection."""
+    """Sizes that the projection of memory depends on, and the projection."""
 
     cluster_on: ClusterOn = "sample"
     space: Space = "original"  # where rows are assigned
@@ -54,7 +51,7 @@ class MemoryModel(FitSizes):
 
     @property
     def many(self) -> bool:
-        """Whether there are so many centers of dense rows that most are not looked at."""
+        """Whether there are so many centers of dense rows that rows are compared with a few of them only."""
         return self.centers(self.rows.n_components).many
 
     def stages(self, base: int) -> dict[str, int]:
@@ -85,11 +82,11 @@ class MemoryModel(FitSizes):
         return {name: base + size for name, size in stages.items()}
 
     def map_bytes(self, n_threads: int) -> int:
-        """Of a kernel's map, in a process of so many threads; 0 of other fits."""
+        """Bytes of a kernel's map in a process of `n_threads` threads; 0 for other fits."""
         return 0 if self.map is None else self.map.held + n_threads * self.map.call
 
     def _held_blocks(self) -> int:
-        """Of what is kept of sketched rows, once they are."""
+        """Bytes of the sketched rows in memory."""
         row, cluster_on = 8 + self.rows.block_row_bytes, self.cluster_on
         if cluster_on == "blocks" and self.reading.on_cluster:
             return 0  # workers hold them
@@ -101,14 +98,14 @@ class MemoryModel(FitSizes):
 
     @property
     def _sketched_sample(self) -> int:
-        """Of the sample, sketched, where it is not clustered as it is."""
+        """Bytes of the sketched sample, if it is not clustered as it is."""
         rows = self.rows
         same = rows.n_components == rows.n_features and rows.block_row_bytes == rows.row_bytes
         copied = not (same and rows.dense) or self.fitted or rows.sample_floats > 0 or self.map is not None
         return self.kept_rows * (8 + rows.block_row_bytes * copied)
 
     def _clustering(self, blocks: int) -> int:
-        """While centers are looked for."""
+        """Bytes of the search for centers and of all that is held meanwhile."""
         searched = self.kept_rows if self.cluster_on == "sample" else self.rows.n_rows
         searched = min(self.coreset_rows, searched) if self.cluster_on == "coreset" else searched
         fitting, d, m = 0, self.rows.n_features, self.rows.n_components
@@ -121,26 +118,26 @@ class MemoryModel(FitSizes):
         return self.sample_bytes + self._sketched_sample + framing + left + most
 
     def _iterating(self, n_rows: int) -> int:
-        """Of the search for centers on so many rows, beside these."""
+        """Bytes of the search for centers on `n_rows` rows, without these rows."""
         in_blocks = self.cluster_on in ("blocks", "spilled")
         searching = self.searching_bytes(n_rows, in_blocks=in_blocks)
         steps = self._steps(self.rows.n_components, n_rows, in_blocks=in_blocks)
         return max(searching, steps) if self.many else searching + steps  # of many, what was searched is given back
 
     def searching_bytes(self, n_rows: int, *, in_blocks: bool = True) -> int:
-        """Of the search for starts on so many rows, or on rows drawn from them, beside these."""
+        """Bytes of the search for starts on `n_rows` rows, or on rows drawn from them, without these rows."""
         searching = self._search(n_rows)
         if in_blocks and self.chosen.sample_rows < n_rows <= self.chosen.searched_rows:
             searching += ALL_SETS * n_rows * (PLACED_ROW_BYTES + self.rows.block_row_bytes)
         return searching
 
     def _search(self, n_rows: int) -> int:
-        """Of the search on so many sketched rows, beside these."""
+        """Bytes of the search on `n_rows` sketched rows, without these rows."""
         centers, drawn = self.centers(self.rows.n_components), self.chosen.searched_rows
         return search_bytes(centers, n_rows, self.rows.block_row_bytes, drawn, self.n_portions)
 
     def _polishing(self, blocks: int) -> dict[str, int]:
-        """While centers of original features are polished on the sample, if they are."""
+        """Bytes of polishing centers of original features on the sample, if that is done."""
         if self.space != "original" or self.rows.n_components == self.rows.n_features:
             return {}
         floats = self.kept_rows * self.rows.sample_floats if self.kept_rows == self.rows.n_rows else 0
@@ -148,7 +145,7 @@ class MemoryModel(FitSizes):
         return {"polish": rows + self._steps(self.rows.center_features, self.kept_rows)}
 
     def _looking_further(self) -> dict[str, int]:
-        """While it is looked what the sample missed, and clusters are looked for once more."""
+        """Bytes of the check for clusters that the sample missed, and of another search."""
         drawn, rows, stages = self.chosen.drawn_rows, self.rows, {}
         centers, labels = self.centers(self.width(self.space)), LABEL_BYTES * self.rows.n_rows * self.labels
         if drawn:
@@ -165,7 +162,7 @@ class MemoryModel(FitSizes):
         return stages
 
     def _steps(self, width: int, n_rows: int, *, in_blocks: bool = False) -> int:
-        """Of a step of Lloyd's algorithm on so many rows, beside these."""
+        """Bytes of a step of Lloyd's algorithm on `n_rows` rows, without these rows."""
         centers = self.centers(width)
         n_sums = self.reading.large_states(centers.double_bytes) if in_blocks else 2
         # workers keep the labels of the rows that they hold
@@ -173,16 +170,16 @@ class MemoryModel(FitSizes):
         return centers.step_bytes(n_labels, n_sums, in_blocks=in_blocks)
 
     def maps(self) -> int:
-        """Of directions laid out for kernels, by each thread that projects rows on them."""
+        """Bytes of directions laid out for kernels, by each thread that projects rows."""
         rows, padded = self.rows, -(-self.rows.n_components // LANES) * LANES
         return self.reading.n_threads * rows.itemsize * rows.n_features * padded if self.fitted else 0
 
 
 def pca_rows(n_features: int, n_components: int) -> int:
-    """Sampled rows that directions are found on."""
+    """Sampled rows on which directions are found."""
     return max(n_components, min(PCA_ROWS, PCA_BYTES // (8 * n_features)))
 
 
 def n_rows_ahead(n_rows: int, n_features: int, n_components: int) -> int:
-    """Rows read before the first pass that directions are found on."""
+    """Rows read before the first pass to find directions."""
     return min(pca_rows(n_features, n_components), max(FEWEST_AHEAD * n_components, int(MOST_AHEAD * n_rows)))

@@ -42,7 +42,7 @@ AnyPlan = TypeVar("AnyPlan", bound=Any)
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """What a limit leaves for data: by the limit, the data and what the process holds, in steps."""
+    """The memory that a limit leaves for data, beside that of the process, in steps."""
 
     limit_bytes: int
     # what the process holds beside what is planned: `process_memory`, and the rows if they are in memory
@@ -57,7 +57,7 @@ class MemoryBudget:
     def of(
         cls, memory_limit: Any, source: RowSource, *, on_cluster: bool = False, workers: Sequence[WorkerMemory] = ()
     ) -> MemoryBudget:
-        """Of a fit of these rows, by the client of a cluster or alone; see `core.memory.memory_limit_bytes`."""
+        """The budget for these rows, of the client of a cluster or alone; see `core.memory.memory_limit_bytes`."""
         limit, process = memory_limit_bytes(memory_limit), process_memory(memory_limit, source, on_cluster=on_cluster)
         free = None if is_given(memory_limit) else available_memory()
         base = process + source.resident_bytes
@@ -71,7 +71,7 @@ class MemoryBudget:
         return cls(limit, base, process, free, PlannedWorkers.of(workers))
 
     def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int) -> int:
-        """Decoded bytes of a chunk: those asked for, or the default; less where that finds no room."""
+        """Decoded bytes of a chunk: those asked for, or the default, or less if that has no room."""
         if asked != "auto":
             return int(asked)
         share = SHARE * source.read_factor * PLANNED_THREADS
@@ -87,13 +87,10 @@ class MemoryBudget:
         n_columns: int = 0,
         update: UpdateSizes | None = None,
     ) -> tuple[int, int, int]:
-        """Sizes of a pass that gives each row's label and so many values: what is found counts as what is read does.
+        """Chunk bytes, threads and peak bytes of a pass that labels rows and computes `n_columns` values of each.
 
-        `asked`: int or "auto", decoded bytes of a chunk. `n_threads`: there are; the size of chunks does not depend on
-        it. `centers_bytes`: of the centers, in float64. `n_columns`: values of a row beside its label. `update`: if
-        clusters are updated. Returns chunk_bytes, n_threads, peak_bytes: the last: projected resident bytes. Where even
-        the smallest chunks have no room for one thread, these. Raises MemoryLimitError: an update has no room in chunks
-        of any size.
+        Results are counted like input rows, and chunks do not depend on `n_threads`. If even the smallest chunks have
+        no room for one thread, these are returned; only an `update` raises MemoryLimitError.
         """
         row_bytes, found_bytes = decoded_row_bytes(source), labelled_bytes(n_columns)
         first = self.chunk_bytes(source, asked, row_bytes)
@@ -123,17 +120,14 @@ class MemoryBudget:
         return sizes.chunk_bytes, n_threads, peak(sizes, n_threads)
 
     def fitting(self, ladder: Iterable[Sizes], n_threads: int, peak: Callable[[Sizes, int], int]) -> tuple[Sizes, int]:
-        """The first sizes that one thread has room for, else the last ones, and as many threads as have room then."""
+        """The first sizes that fit with one thread, else the last ones; and the number of threads that fit then."""
         for sizes in ladder:
             if peak(sizes, 1) <= self.limit_bytes:
                 break
         return sizes, self.threads(n_threads, partial(peak, sizes))
 
     def threads(self, n_threads: int, peak: Callable[[int], int]) -> int:
-        """As many of these threads as have room beside what was planned for one: more would cost results.
-
-        `peak`: projected resident bytes with so many.
-        """
+        """The most threads that have room, by the projected `peak`, beside sizes that are planned for one."""
         return next((count for count in range(n_threads, 1, -1) if peak(count) <= self.now_bytes), 1)
 
     def most_sampled(self, row_bytes: int) -> int:
@@ -141,22 +135,19 @@ class MemoryBudget:
         return min(SAMPLE_BYTES, int(self._room / (SHARE * CANDIDATES))) // max(1, row_bytes)
 
     def room_for_rows(self, peak_bytes: int) -> int:
-        """Bytes that rows which were read may take, beside what a plan projects: what a limit leaves.
-
-        Without one, a quarter of what the machine has free beside the plan, and of all its memory.
-        """
+        """Bytes for cached rows beside the plan: below the limit, or a quarter of free memory without one."""
         if self.free_bytes is None:
             return self.limit_bytes - peak_bytes
         free = self.free_bytes - (peak_bytes - self.base_bytes)
         return min(free, self._room) // KEPT_SHARE
 
     def excess_bytes(self, sizes: MemoryModel) -> int:
-        """Bytes by which a fit exceeds the limits; below 0 where it keeps them."""
+        """Bytes by which a fit exceeds the limits; negative if it keeps them."""
         return excess_bytes(sizes, self.base_bytes, self.limit_bytes, self.workers)
 
     @property
     def now_bytes(self) -> int:
-        """The limit, or less where the machine has not so much left: for what changes no result."""
+        """The limit, or the machine's free memory if that is less: for choices that change no result."""
         return self.limit_bytes if self.free_bytes is None else min(self.limit_bytes, self.base_bytes + self.free_bytes)
 
     @property
@@ -165,9 +156,9 @@ class MemoryBudget:
 
 
 def smaller_sizes(first: Sizes, chunk_bytes: int | str, fewest_sampled: int) -> Iterator[Sizes]:
-    """Sizes to try in turn: what costs time is given up first, then rows, as far as they do not decide on quality.
+    """Sizes to try in turn: first those that cost time shrink, then rows, as far as they do not decide on quality.
 
-    Below the first, they are the same whatever the limit: where the last do not fit, a limit that they fit in helps.
+    The smaller sizes are the same for any limit, so a limit that the last ones fit in is accepted.
     """
     yield first
     sizes = first
@@ -193,7 +184,7 @@ def _power_below(value: int, smallest: int) -> int:
 def reading_of(
     source: RowSource, n_threads: int, largest: int, *, n_chunks: int = 1, on_cluster: bool = False
 ) -> ReadingMemory:
-    """How the rows of a source are read, in chunks of which the largest has so many decoded bytes."""
+    """The memory of reading a source whose largest chunk has `largest` decoded bytes."""
     return ReadingMemory(
         n_threads=n_threads, read_factor=source.read_factor, largest_chunk=largest, n_chunks=n_chunks,
         producer_bytes=source.producer_bytes, shared_bytes=source.shared_bytes, streams=source.streams,
@@ -202,7 +193,7 @@ def reading_of(
 
 
 def largest_chunk(source: RowSource, chunk_bytes: int) -> int:
-    """Decoded bytes of the largest chunk; of a piece, where a source only streams."""
+    """Decoded bytes of the largest chunk, or of a piece if the source only streams."""
     return source.cut(chunk_bytes).largest_bytes or chunk_bytes
 
 
@@ -226,7 +217,7 @@ def accepted(plan: Callable[[Any], AnyPlan], limit: Any, *, on_workers: bool = F
 
 
 def checked(plan: AnyPlan, remedy: str, largest: int, budget: MemoryBudget, *, what: str = "fit") -> AnyPlan:
-    """The plan, if it fits. Raises MemoryLimitError: what does not fit, and what to do."""
+    """The plan, if it fits; else raises MemoryLimitError with the size, the reason and the remedy."""
     stage = max(plan.memory, key=lambda name: plan.memory[name])
     peak = plan.memory[stage]
     said = f"the {what} of {plan.source} needs about {human_bytes(peak)} (stage {stage!r})"
@@ -251,10 +242,7 @@ def checked(plan: AnyPlan, remedy: str, largest: int, budget: MemoryBudget, *, w
 def with_line_limit(
     source: RowSource, memory_limit: Any, peak_bytes: int, chunk_bytes: int, n_threads: int
 ) -> RowSource:
-    """The rows, whose long lines of text are refused as they are read where a given limit has no room for them.
-
-    A line has the room of a chunk and its share of what the plan leaves below the limit.
-    """
+    """The rows, with long text lines refused: a line has the room of a chunk and a share of what the plan leaves."""
     if not is_given(memory_limit):
         return source
     limit_bytes = memory_limit_bytes(memory_limit)
@@ -265,12 +253,12 @@ def with_line_limit(
 
 
 def planned_line_limit(source: RowSource, memory_limit: Any, plan: Any) -> RowSource:
-    """The same for what a plan projects."""
+    """The rows with the `with_line_limit` of a plan."""
     return with_line_limit(source, memory_limit, max(plan.memory.values()), plan.chunk_bytes, plan.n_threads)
 
 
 def check_workers(workers: PlannedWorkers, source: str) -> None:
-    """Refuse a fit that workers of a cluster have no memory for. Raises MemoryLimitError with the number."""
+    """Raise MemoryLimitError with the number if workers of a cluster have too little memory for a fit."""
     peak, limit = workers.peak_bytes, workers.limit_bytes
     if peak <= limit:
         return

@@ -32,9 +32,9 @@ def epoch_schedule(
     counted: bool = True,
     room: EpochRoom | None = None,
 ) -> Schedule | None:
-    """Epochs on so many rows, by the settings of a fit; None where Lloyd's algorithm is expected, or is as good.
+    """Epochs on `n_rows` rows, by the settings of a fit; None if Lloyd's algorithm is expected or as good.
 
-    `stored`: share of the sketched rows' entries that are stored; None: they are dense. `counted`: whether the plan
+    `stored`: share of the sketched rows' entries that are stored; None: rows are dense. `counted`: whether the plan
     knows about how many rows there are. `room`: None: rows are held where epochs run.
     """
     plain = not asked.searches or asked.n_init == 1 or asked.tol == 0
@@ -144,29 +144,26 @@ class Plan(PlannedSketch, Lines):
         return 1 + len(self.passes_before) if self.cached_bytes else self.passes
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
-        """How the coreset is drawn; None where there is none."""
+        """The rule that draws the coreset; None without one."""
         if self.cluster_on != "coreset":
             return None
         return CoresetRule(self.memory_model.coreset_rows, n_clusters, seed, self.coreset)
 
     def space_for(self, n_features: int) -> Space:
-        """Where rows are assigned, once the number of features is known."""
+        """The space in which rows are assigned, once the number of features is known."""
         if self.assign_space is not None:
             return self.assign_space
         return "original" if self._fits(self.memory_model, n_features, "original", 1) else "sketch"
 
     def threads_for(self, n_features: int) -> int:
-        """Threads that have room where rows are assigned, once the number of features is known; at least one."""
+        """Threads that have room when rows are assigned, once the number of features is known; at least one."""
         if self.assign_space is not None:
             return self.n_threads
         space, counts = self.space_for(n_features), range(self.n_threads, 1, -1)
         return next((count for count in counts if self._fits(self.memory_model, n_features, space, count)), 1)
 
     def with_epochs(self, asked: Any, *, stored: float | None) -> Plan:
-        """The same with the epochs of a fit by it, as far as they can be told before its first read.
-
-        `stored` is about which share of the sketched rows' entries is stored; None: they are dense.
-        """
+        """The plan with the epochs of a fit, as far as known before the first read; `stored` as in `epoch_schedule`."""
         on_sample, counted = self.cluster_on == "sample", self.n_rows is not None
         if on_sample and self.expected_space == "original" and sketch_class(self.sketch).needs_polishing:
             return self  # centers move by steps on the row sample, in the original space only
@@ -184,13 +181,13 @@ class Plan(PlannedSketch, Lines):
 
     @property
     def epoch_room(self) -> EpochRoom | None:
-        """Room for epochs in one process, where workers hold all rows; None where this process holds them."""
+        """Room for epochs in one process if workers hold all rows; None if this process holds them."""
         if self.workers is None or self.cluster_on != "blocks":
             return None
         return self.workers.epoch_room(self.memory_model, self.limit_bytes - self.memory["cluster"])
 
     def _fits(self, sizes: MemoryModel, n_features: int, space: Space, n_threads: int) -> bool:
-        """Whether what is projected for centers of so many features keeps the limits, here and on workers."""
+        """Whether the projection for centers of `n_features` features keeps the limits, here and on workers."""
         rows = replace(sizes.rows, n_features=n_features, n_occurring=0)  # all features may occur
         reading = replace(sizes.reading, n_threads=n_threads)
         sizes = replace(sizes, rows=rows, reading=reading, space=space)
@@ -198,12 +195,12 @@ class Plan(PlannedSketch, Lines):
 
     @property
     def expected_space(self) -> Space:
-        """Where rows are assigned, by the number of features that is known or estimated."""
+        """The space in which rows are assigned, by the known or estimated number of features."""
         return self.space_for(self.memory_model.rows.center_features)
 
     @property
     def sketches_later(self) -> bool:
-        """Whether the first pass only samples, and all rows are sketched in one after the sketch is found."""
+        """Whether the first pass only samples, and another one sketches all rows after the sketch is found."""
         model = self.memory_model
         return (model.fitted or model.map is not None) and self.cluster_on != "sample" and not self.reads_ahead
 
@@ -216,7 +213,7 @@ class Plan(PlannedSketch, Lines):
         return aligned(self.main_lines())
 
     def main_lines(self) -> list[tuple[str, str]]:
-        """Label and text of what users need most; on a Dask cluster, also where it finds its centers."""
+        """Label and text of the main lines; on a Dask cluster, also of the epochs and the centers."""
         more = () if self.workers is None else ("epochs", "centers")
         return [pair for pair in self.lines() if pair[0] in (*_MAIN, *more)]
 

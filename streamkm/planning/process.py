@@ -34,11 +34,7 @@ WORDS_BYTES = 8 * MIB  # what takes texts apart
 
 
 def process_memory(memory_limit: Any, source: RowSource, *, on_cluster: bool = False) -> int:
-    """Bytes that this process will hold beside data in a fit of these rows, in whole steps; or what the limit says.
-
-    `memory_limit`: see `core.memory.memory_limit_bytes`. `source`: that is open. `on_cluster`: whether this process is
-    the client of a Dask cluster.
-    """
+    """Bytes that this process, client of a cluster or alone, will hold beside data, in steps; or those of the limit."""
     if not is_given(memory_limit):
         return AUTO_BYTES
     given = given_process_memory(memory_limit)
@@ -68,7 +64,7 @@ HELD_SHARE = 0.7  # of a worker's limit: above it, Dask writes what the worker h
 
 @dataclass(frozen=True, slots=True)
 class EpochRoom:
-    """The most rows that epochs may run on in one process, where workers of a cluster hold all rows."""
+    """The most rows for epochs in one process, if workers of a cluster hold all rows."""
 
     gathered: int  # all rows, in a worker
     drawn: int  # in a worker, beside those that it holds
@@ -123,10 +119,7 @@ class PlannedWorkers:
         )
 
     def stages(self, sizes: MemoryModel) -> dict[str, int]:
-        """Resident bytes of a worker in each stage of a fit of these sizes: held rows and labels grow with the rows.
-
-        Each thread reads a chunk. Messages of calls lie there until they are fetched, and sums until they are joined.
-        """
+        """Resident bytes of a worker in each stage: its threads' chunks, held rows, labels, waiting messages, sums."""
         rows, reading, chosen = sizes.rows, sizes.reading, sizes.chosen
         held, share = self._held_bytes(sizes, sizes.cluster_on), self._share(sizes)
         centers = sizes.centers(sizes.width(sizes.space))
@@ -184,25 +177,25 @@ class PlannedWorkers:
         return returned + waiting * n_rows * (PLACED_ROW_BYTES + rows.block_row_bytes)
 
     def _sums_bytes(self, sizes: FitSizes, centers: CenterSizes, drawn: int = 0) -> int:
-        """Bytes of sums that wait and are joined, with so many bytes of drawn rows, and of the centers' table."""
+        """Bytes of sums that wait and are joined, with `drawn` bytes of drawn rows each, and of the centers' table."""
         n_runs = FEW_RUNS if centers.double_bytes > sizes.chosen.chunk_bytes else RUNS
         n_states = self._waiting(sizes, n_runs) + ARITY + 1
         return n_states * (centers.double_bytes + drawn) + centers.double_bytes + centers.table_bytes
 
     def _waiting(self, sizes: FitSizes, fewest_runs: int) -> int:
-        """Calls of a worker that run, or whose results wait there: half are started ahead, or two stretches."""
+        """Calls of a worker that run or whose results wait: half are started ahead, or two stretches."""
         reading = sizes.reading
         chunks = Reading(reading.n_chunks, reading.largest_chunk, reading.shared_bytes)
         stretch = chunks.stretch(self._count_calls(sizes, fewest_runs), self.n_workers)
         return max(self.n_threads + max(1, self.n_threads // 2), 2 * stretch)
 
     def _count_calls(self, sizes: FitSizes, fewest_runs: int) -> int:
-        """Calls of a pass, each of which goes through a shard."""
+        """Calls of a pass, one for each shard."""
         n_runs = count_runs(sizes.reading.n_chunks, fewest_runs)
         return min(n_runs, count_shards(self.n_slots, sizes.rows.n_rows, n_runs))
 
 
 def excess_bytes(sizes: MemoryModel, base_bytes: int, limit_bytes: int, workers: PlannedWorkers | None) -> int:
-    """Bytes by which the projection exceeds the limits, of this process and of workers; below 0 where it keeps them."""
+    """Bytes by which the projection exceeds the limits of this process and of workers; negative if it keeps them."""
     excess = max(sizes.stages(base_bytes).values()) - limit_bytes
     return excess if workers is None else max(excess, max(workers.stages(sizes).values()) - workers.limit_bytes)

@@ -1,7 +1,4 @@
-"""The request for a plan: what the parameters and the source ask for, before memory limits any choice.
-
-Chooses nothing: `fit_plan` does, among the `regimes` of a request. Reads no rows.
-"""
+"""The request for a plan: parameters and source before memory limits any choice. `fit_plan` chooses."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ def is_dense(source: RowSource, sketch: Any, kind: str, n_components: int) -> bo
 
 
 def block_row_bytes(source: RowSource, row_bytes: int, sketch: Any, kind: str, n_components: int) -> int:
-    """Bytes of a row once sketched, about; `sketch` is one that is made, if it is."""
+    """Approximate bytes of a sketched row; `sketch` may be made already."""
     made = isinstance(sketch, Sketch)
     asked = sketch if made else sketch_class(kind)
     if asked.sparsifies:
@@ -49,7 +46,7 @@ def block_row_bytes(source: RowSource, row_bytes: int, sketch: Any, kind: str, n
 
 
 def float_row_bytes(source: RowSource, row_bytes: int) -> int:
-    """Bytes of a row as floats of its original features, about; 0 where it need not be converted."""
+    """Approximate bytes of a row as floats of its original features; 0 if it need not be converted."""
     if source.is_sparse:
         return 0 if source.dtype == np.float32 else 4 * row_bytes // (4 + source.dtype.itemsize)
     values = 0 if source.dtype in (np.float32, np.float64) else row_bytes // source.dtype.itemsize
@@ -95,18 +92,18 @@ class FitRequest:
 
     @property
     def once(self) -> bool:
-        """Whether rows can be walked once only."""
+        """Whether rows can be read once only."""
         return not self.source.replayable
 
     @property
     def sketch_answers(self) -> SketchAnswers | type[SketchAnswers]:
-        """Who answers for the sketch: itself if it is made already, else its class."""
+        """The sketch if it is made already, else its class."""
         given = self.options.sketch
         return sketch_class(self.sketching.sketch) if isinstance(given, str) else given
 
     @property
     def rereads(self) -> bool:
-        """Whether rows that memory does not hold are read from the source in every step, not from a copy."""
+        """Whether rows beyond memory are read from the source in every step, not from a copy."""
         return self.sketch_answers.is_identity and self.source.lies_as_read
 
     @property
@@ -116,7 +113,7 @@ class FitRequest:
 
     @property
     def streamed(self) -> bool:
-        """Whether it is found on all rows, in passes of its own."""
+        """Whether the sketch is found on all rows, in passes of its own."""
         return self.found and self.options.fit_on == "all"
 
     @property
@@ -126,23 +123,23 @@ class FitRequest:
 
     @property
     def wanted_sample(self) -> int:
-        """Rows of the sample, where memory has room for them."""
+        """Rows of the sample, if memory has room for them."""
         return max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * self.n_clusters)
 
     def serves(self, sample_rows: int) -> bool:
-        """Whether centers may be found on a sample of so many rows alone."""
+        """Whether centers may be found on a sample of `sample_rows` rows alone."""
         wanted = min(self.wanted_sample, SERVING_PER_CLUSTER * self.n_clusters)
         return sample_rows >= min(wanted, self.source.estimated_rows or wanted)
 
     @property
     def fewest_sampled(self) -> int:
-        """Rows of the sample, whatever the limit."""
+        """Rows of the sample at least, for any limit."""
         few = max(FEWEST_SAMPLED, FEWEST_PER_CLUSTER * self.n_clusters)
         return max(self.n_clusters, min(few, self.wanted_sample, SMALLEST_SAMPLE_BYTES // self.row_bytes))
 
     @property
     def searched_rows(self) -> int:
-        """Rows that starts are searched on, where memory has room for them."""
+        """Rows on which starts are searched, if memory has room for them."""
         many = not self.source.is_sparse and self.n_clusters >= FEWEST_CENTERS
         return search_rows(self.n_clusters, many=many)
 
@@ -154,7 +151,7 @@ class FitRequest:
 
     @property
     def spaces(self) -> tuple[Space, ...]:
-        """Where rows may be assigned, best first."""
+        """The spaces in which rows may be assigned, best first."""
         as_they_are, asked = self.sketch_answers.is_identity, self.options.assign_space
         if self.once or (as_they_are and asked == "auto"):
             return ("original",) if as_they_are else ("sketch",)
@@ -171,7 +168,7 @@ class FitRequest:
 
     @property
     def _n_occurring(self) -> int:
-        """Features that occur: those that the source expects, and at most as many as entries; 0: any may."""
+        """Features that occur: as many as the source expects, and at most as many as entries; 0: any may."""
         source, sketch = self.source, self.sketch_answers
         if not source.is_sparse or sketch.is_identity or sketch.is_projection:
             return 0
@@ -195,7 +192,7 @@ class FitRequest:
                 )
 
     def memory_model(self, first: Sizes, resources: Resources) -> MemoryModel:
-        """What the projection of memory is made of, but for the sizes that are still to be chosen."""
+        """The memory model, without the sizes that are still to be chosen."""
         source, found = self.source, self.sketching
         return MemoryModel(
             n_clusters=self.n_clusters,
@@ -212,7 +209,7 @@ class FitRequest:
         )
 
     def row_sizes(self, sample_rows: int) -> RowSizes:
-        """Sizes of rows; of as many as are sampled, where their number is not known."""
+        """Sizes of rows; if their number is unknown, of as many as are sampled."""
         source, kind, n_components = self.source, self.sketching.sketch, self.sketching.n_components
         block = block_row_bytes(source, self.row_bytes, self.options.sketch, kind, n_components)
         return RowSizes(
@@ -242,10 +239,7 @@ MOST_PROJECTED = 10  # times the sample: more rows take longer to cluster than t
 
 
 def regimes(request: FitRequest, sample_rows: int, *, on_cluster: bool = False) -> dict[ClusterOn, str]:
-    """What k-means may run on, best first, and why, where memory has room for a sample of so many rows.
-
-    `on_cluster`: whether workers of a Dask cluster hold sketched rows.
-    """
+    """The regimes of k-means, best first, each with its reason, for a sample of `sample_rows` rows."""
     coreset, why = request.coreset, ""
     found: dict[ClusterOn, str] = {}
     if request.once:
@@ -277,10 +271,9 @@ def regimes(request: FitRequest, sample_rows: int, *, on_cluster: bool = False) 
 
 
 def clusters_all(request: FitRequest, sample_rows: int) -> bool:
-    """Whether all rows are clustered, and not the sample, where memory holds them sketched.
+    """Whether all rows, not the sample, are clustered if memory holds them sketched.
 
-    Wide dense ones are, along directions found on a few rows read ahead, and wide sparse ones. That takes no pass
-    more, and time in proportion to that of a pass.
+    Wide sparse rows are, and wide dense rows along directions found ahead: that takes time as a pass does, but no pass.
     """
     source = request.source
     if request.coreset != "auto" or request.once:

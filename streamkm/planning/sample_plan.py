@@ -1,7 +1,4 @@
-"""Memory of runs that are no fits, decided before the first read: a sweep over sampled rows, a sketch store.
-
-Pure functions of the source's description, the parameters and the limit, as `plan` has them for fits. Reads no rows.
-"""
+"""Memory of a sweep over sampled rows and of a sketch store, decided before the first read. Pure functions."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ PLACED = 16  # bytes of a row's norm and number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplePlan:
-    """What such a run will do."""
+    """The plan of a sweep or of a sketch store."""
 
     source: str
     chunk_bytes: int  # decoded
@@ -48,7 +45,7 @@ def plan_sweep(
     memory_limit: Any,
     n_threads: int,
 ) -> SamplePlan:
-    """Plan a sweep of at most `n_rows` sampled rows, `n_judged` of them for silhouettes, in at most `n_clusters`.
+    """Plan a sweep over `n_rows` sampled rows, `n_judged` for silhouettes, in up to `n_clusters` clusters.
 
     Raises MemoryLimitError if the projected memory exceeds the limit.
     """
@@ -80,11 +77,9 @@ def plan_store(
     memory_limit: Any,
     n_threads: int,
 ) -> SamplePlan:
-    """Decide how a sketch store will be written.
+    """Decide how a sketch store will be written, with a sketch found on `sample_rows` rows, maybe 0.
 
-    `sample_rows`: that the sketch is found on; 0: it needs none. `stored`: memory of the pass
-    that writes, for bytes of a sketched chunk. Raises MemoryLimitError if the projected memory exceeds the limit; see
-    `core.memory.memory_limit_bytes`.
+    `stored`: memory of the pass that writes a sketched chunk. Raises MemoryLimitError as `plan_sweep` does.
     """
     kind, m, row_bytes = sketch.sketch, sketch.n_components, decoded_row_bytes(source)
     sketched, n_features = block_row_bytes(source, row_bytes, kind, kind, m), source.estimated_features or m
@@ -102,10 +97,7 @@ def plan_store(
 def _below(
     limit: Any, source: RowSource, stages: Callable[[ReadingMemory], dict[str, int]], n_threads: int, what: str
 ) -> SamplePlan:
-    """The plan with the largest chunks that fit, and as many threads as have room then.
-
-    `stages`: bytes of each stage beside the process, by how rows are read. `what`: for messages.
-    """
+    """The plan with the largest chunks that fit, and the number of threads that fit then; `what` is for messages."""
     budget, largest = MemoryBudget.of(limit, source), cache(partial(largest_chunk, source))
 
     def memory(sizes: Sizes, n_threads: int) -> dict[str, int]:

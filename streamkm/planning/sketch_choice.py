@@ -1,7 +1,4 @@
-"""Which sketch, and how many components, where the caller leaves it open; with the reason in words.
-
-Pure functions of the source's description.
-"""
+"""The choice of a sketch and its components if the caller leaves them open, with the reason in words."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ PCA_COMPONENTS, PCA_FEW_CLUSTERS = 48, 128  # twice as many directions for more 
 
 
 def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) -> PlannedSketch:
-    """The sketch as asked for, or the one that suits the rows."""
+    """The sketch that the caller asks for, or one that suits the rows."""
     sketch, n_components = options.sketch, options.n_components
     d, why = source.n_features, "as you chose"
     if source.is_sketched:
@@ -70,7 +67,7 @@ def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) ->
 
 
 def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, delta: float) -> PlannedSketch:
-    """The sketch by a bound; "identity" where the bound asks for as many components as there are features."""
+    """The sketch by a bound; "identity" if the bound asks for as many components as features."""
     d, n_rows = source.n_features, source.n_rows  # exact ones: a theorem does not hold for about so many rows
     bound = sizing(sketch, n_clusters=n_clusters, eps=eps, delta=delta, n_rows=n_rows, n_features=d)
     m, why = bound.n_components, f"{bound.formula} for eps={eps}, delta={delta}"
@@ -84,7 +81,7 @@ def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, del
 
 
 def _given_sketch(source: RowSource, sketch: Sketch, options: SketchOptions) -> PlannedSketch:
-    """A sketch that the caller gives."""
+    """The plan of a sketch object from the caller."""
     m, d = int(sketch.n_components), source.n_features
     if options.n_components not in ("auto", m) or options.eps is not None:
         asked = f"n_components={options.n_components!r}" if options.eps is None else f"eps={options.eps}"
@@ -106,7 +103,7 @@ def _check_sparse(source: RowSource, sketch: SketchAnswers | type[SketchAnswers]
 
 
 def _check_width(source: RowSource, kind: str) -> None:
-    """Refuse rows of an unknown width for a sketch that is made for one."""
+    """Refuse rows of unknown width for a sketch that needs the width."""
     if needs_n_features(kind) and source.n_features is None:
         raise InvalidParameterError(
             f"sketch={kind!r} needs the number of features beforehand, which {source.name} does not tell"
@@ -114,7 +111,7 @@ def _check_width(source: RowSource, kind: str) -> None:
 
 
 def _auto_sketch(source: RowSource, n_components: int | str) -> tuple[str, str]:
-    """Kind and reason where the choice is ours."""
+    """The kind of sketch that suits the rows, and the reason."""
     d = source.n_features
     usual = SPARSE_COMPONENTS if source.is_sparse else DENSE_IDENTITY
     enough = usual if n_components == "auto" else int(n_components)
