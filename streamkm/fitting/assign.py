@@ -1,7 +1,4 @@
-"""The pass that labels all rows, and what the sample says of their objective.
-
-Labels are gathered here, stay on the workers of a cluster, or are written.
-"""
+"""The pass that labels all rows, and the estimate of their objective by the sample."""
 
 from __future__ import annotations
 
@@ -36,9 +33,9 @@ logger = logging.getLogger(__name__)
 
 
 def assign(context: FitContext, state: FitState, sample: Sample | None = None) -> None:
-    """Label all rows by the centers of the state, and keep the better of these and the best ones before.
+    """Label all rows by the centers of the state; keep these centers or the best ones before.
 
-    Rows are drawn by the sample's estimate of the objective, where the plan says so. `sample`: that holds all rows.
+    Rows are drawn by the sample's estimate of the objective, if the plan says so. `sample`: holds all rows, if given.
     """
     found, settings, n_drawn = state.found, context.settings, context.plan.drawn_rows
     weights, seed = context.weights, settings.seed64("draws") ^ state.index
@@ -70,7 +67,7 @@ def assign(context: FitContext, state: FitState, sample: Sample | None = None) -
 
 
 def _assigned(context: FitContext, state: FitState, model: Model, sample: Sample | None) -> AssignResult:
-    """One pass; labels that are to be written, or to stay on workers, stay where they were made."""
+    """Run one pass; labels that will be written or stay on workers are not gathered."""
     index, rule, chunk_rows = state.index, state.rule, state.found.chunk_rows
     with context.progress.stage("assign" if index == 0 else f"refine-{index}", len(chunk_rows)) as stage:
         sink = context.label_sink(chunk_rows)
@@ -87,10 +84,7 @@ def _assigned(context: FitContext, state: FitState, model: Model, sample: Sample
 def assign_sample(
     executor: Executor, sample: Sample, model: Model, n_rows: int, stage: Stage, rule: DrawRule | None = None
 ) -> AssignResult:
-    """As `assign.assign_pass`, from a row sample that holds all valid rows, unweighted, by threads of this process.
-
-    `n_rows`: rows of the source, invalid ones included.
-    """
+    """Assign a row sample that holds all valid rows, unweighted, as `assign_pass` does, by threads of this process."""
     table, X = model.table(), model.place(sample.X)
     d2, gaps = np.empty(X.shape[0]), np.empty(X.shape[0])
     found = nearest_in(executor, X, table, stage.name, gaps)
@@ -105,7 +99,7 @@ def assign_sample(
 
 
 def written_labels(context: FitContext, labels: Any) -> Any:
-    """Labels that workers hold, written or with those of skipped rows counted; others as they are."""
+    """Labels that workers hold, written, or with their skipped rows counted; others unchanged."""
     if not isinstance(labels, HeldLabels):
         return labels
     if context.labels_to is None:
@@ -118,11 +112,7 @@ def written_labels(context: FitContext, labels: Any) -> Any:
 def estimate_inertia(
     here: Executor, sample: Sample, own_weights: NDArray[np.float64], model: Model, total_weight: float
 ) -> InertiaEstimate:
-    """Estimate the objective of all rows by a few rows of the sample, or more where these leave it unsure.
-
-    `sample`: original rows. `own_weights`: float64 (s,) or (0,), of these, as they were given. `total_weight`: of all
-    rows.
-    """
+    """Estimate the objective of all rows by a few original rows of the sample, or by more if these leave it unsure."""
     table, d2, n_sampled = model.table(), np.empty(0), len(sample.rows)
     whole = sample.complete and n_sampled <= JUDGED_ROWS
     for n_rows in (JUDGED_ROWS,) if whole else (FEW_JUDGED_ROWS, JUDGED_ROWS):
@@ -137,7 +127,7 @@ def estimate_inertia(
 def _estimated(
     sample: Sample, own_weights: NDArray[np.float64], d2: NDArray[np.float64], total_weight: float
 ) -> InertiaEstimate:
-    """The estimate by squared distances of the first rows."""
+    """The estimate by the squared distances of the first rows."""
     weights, chances = sample.first(len(d2), own_weights, total_weight)
     mean = float(weighted_sum(weights, d2)) / float(weights.sum())
     if sample.complete and len(d2) == len(sample.rows):
@@ -155,9 +145,9 @@ def distortion_of(
 ) -> float | None:
     """``(J' + c) / J`` of the final clusters: J' their objective in the sketch, J that in the original space.
 
-    c is what all clusterings lose alike by a projection on principal directions or singular vectors, the squared
-    lengths that it cuts off, from the mean of all rows or from the origin; 0 for other sketches. With it the ratio is
-    1 and what is cut off of the clusters' means over J, which needs no rows; else both objectives are the row sample's.
+    c is the loss that all clusterings share: the squared lengths cut off by a projection on directions; 0 for other
+    sketches. With it the ratio is 1 plus the part cut off the clusters' means over J, which needs no rows; else both
+    objectives are the row sample's.
     """
     if model.space == "sketch" or model.sketch.inflates_lengths:
         return None  # a sample of a row's entries does not keep lengths, only what is nearer

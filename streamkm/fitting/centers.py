@@ -1,7 +1,4 @@
-"""From rows that were sampled and sketched to centers: seeding, Lloyd, polishing; in memory, by threads.
-
-Reads no source.
-"""
+"""Seeding, Lloyd and polishing on sampled or sketched rows in memory, by threads. Reads no source."""
 
 from __future__ import annotations
 
@@ -47,10 +44,10 @@ def search_centers(
     normalization: Normalization = WHOLE,
     pool: SearchRows = SAMPLED,
 ) -> NDArray[np.float64]:
-    """Centers to start from (k, m): given, drawn by a function, or looked for among the sampled rows.
+    """Centers to start from (k, m): given, drawn by a function, or found among the sampled rows.
 
-    `sampled`: Block (s, m). `rows`: ndarray or csr_array (r, d), normalized sampled rows. `pool`: as of
-    `start_centers`. Raises InvalidInputError: if `init` has another number of features than the rows.
+    `sampled`: Block (s, m). `rows`: normalized sampled rows (r, d). Raises InvalidInputError: `init` has another number
+    of features than the rows.
     """
 
     def placed(centers: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -127,7 +124,7 @@ def find_clusters(context: FitContext, found: NormalizedRows) -> Clustering:
 
 
 def _start(context: FitContext, found: NormalizedRows, clustered: Block, *, averaged: bool) -> NDArray[np.float64]:
-    """Centers to start from: given, or looked for among the rows of the plan."""
+    """Centers to start from: given, or found among the rows of the plan."""
     sketched, plan, sample = found.sketched, context.plan, found.sketched.sample
     held = None if sample.complete else sketched.blocks
     sizes, on_worker = plan.memory_model, plan.workers is not None and SEARCH in plan.workers.memory
@@ -143,7 +140,7 @@ def _start(context: FitContext, found: NormalizedRows, clustered: Block, *, aver
 
 
 def _occurring(sketched: Sketched, sketch: Sketch) -> Columns | None:
-    """The features that occur, where they are known and few; directions have all features."""
+    """The features that occur, if they are known and few; None for directions, which have all features."""
     if sketch.is_projection or sketch.is_identity:
         return None
     if isinstance(sketched.sample.X, np.ndarray) or sketched.n_features < FEWEST_FEATURES:
@@ -159,11 +156,7 @@ def _occurring(sketched: Sketched, sketch: Sketch) -> Columns | None:
 def _polished(
     context: FitContext, sketch: Sketch, sample: Sample, sampled: Block, result: LloydResult
 ) -> tuple[LloydResult, list[dict[str, Any]]]:
-    """Centers among the original features, and the history of finding them.
-
-    Directions that were iterated along need no polishing by a part of the rows: it would fit the sample, and where all
-    rows took part they know better.
-    """
+    """Centers among the original features, and the history; directions of all rows are not fitted to the sample."""
     with context.progress.stage("polish", None, "steps") as stage:
         centers, explained = original_centers(context.here, sample, sampled, result.centers)
         basis = sketch.basis
@@ -189,10 +182,7 @@ def _polished(
 def _on_sphere(
     context: FitContext, rows: Blocks, result: LloydResult, normalization: Normalization, *, whole: bool
 ) -> LloydResult:
-    """Spherical k-means from the centers that were found, on the rows that were clustered last.
-
-    `whole`: whether these are all rows; of a sample, more steps than polishing makes would fit the sample.
-    """
+    """Spherical k-means on the rows that were clustered last; few steps if these are a sample, which more would fit."""
     max_iter, tol = context.settings.max_iter, context.settings.tol
     if not whole:
         max_iter, tol = min(max_iter, POLISH_STEPS), max(tol, POLISH_TOL)

@@ -40,13 +40,13 @@ class KernelRule:
     coef0: float
 
     def with_gamma(self, gamma: float) -> Kernel:
-        """The kernel of a width that was found."""
+        """The kernel with a width that was found."""
         return Kernel(self.name, gamma, self.degree, float(self.coef0))
 
 
 @dataclass(frozen=True, slots=True)
 class FoundKernel:
-    """What a fit finds of its kernel."""
+    """The width and the trace of a kernel, found in a fit."""
 
     gamma: float
     trace: float | None = None  # sum of k(x, x) over all rows, where the sample holds all and it is not their number
@@ -78,18 +78,18 @@ class Mapping:
         return replace(self, map=self.map.writable())
 
     def restored(self, rule: KernelRule) -> Mapping:
-        """The mapping that `writable` was called of."""
+        """The inverse of `writable`."""
         return replace(self, map=given_back(self.map, rule))
 
 
 def given_back(sketch: Sketch, rule: KernelRule) -> Sketch:
-    """The map that was saved as `Sketch.writable` gives it."""
+    """The map whose `Sketch.writable` was saved."""
     return sketch.with_function(rule.name) if callable(rule.name) else sketch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to cluster, validated."""
+    """Validated settings of a clustering."""
 
     n_clusters: int
     # "k-means++", "k-means||", "ls++", "random", float64 (k, d), or a function that gives centers
@@ -107,12 +107,12 @@ class Settings:
 
     @property
     def view_rows(self) -> int:
-        """Sampled rows that are looked at once the labels are known."""
+        """Sampled rows for figures and estimates once the labels are known."""
         return search_rows(self.n_clusters)
 
     @property
     def start_rows(self) -> int | None:
-        """Sampled rows that centers are found on; None: all."""
+        """Sampled rows on which centers are found; None: all."""
         return None
 
     def find_map(self, context: FitContext, sketched: Sketched) -> Mapping | None:  # noqa: ARG002
@@ -120,21 +120,21 @@ class Settings:
         return None
 
     def given_back(self, sketch: Sketch) -> Sketch:
-        """The sketch that was saved as `Sketch.writable` gives it."""
+        """The sketch whose `Sketch.writable` was saved."""
         return sketch
 
     @property
     def searches(self) -> bool:
-        """Whether the start is looked for, and not given or drawn at random."""
+        """Whether the start is searched for, not given or drawn at random."""
         return isinstance(self.init, str) and self.init != "random"
 
     @property
     def n_refinements(self) -> int:
-        """Passes that `refine` asks for after the first, whatever is found."""
+        """Passes after the first that `refine` prescribes."""
         return self.refine if isinstance(self.refine, int) else 0
 
     def stream(self, name: str) -> np.random.SeedSequence:
-        """The random stream of a name of `streams`."""
+        """The random stream with a name of `streams`."""
         index = self.streams.index(name)
         return np.random.SeedSequence(self.seeds.entropy, spawn_key=(*self.seeds.spawn_key, index))
 
@@ -149,7 +149,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitContext(PassContext):
-    """What every stage of a fit works with."""
+    """Executors, plan and settings of a fit, which all its stages share."""
 
     here: Executor  # threads of this process, for what is in its memory; `executor` where that runs in this process
     plan: Plan
@@ -159,14 +159,14 @@ class FitContext(PassContext):
     labels_stay: bool = False  # whether labels stay on the workers of a cluster; else they are gathered, or written
 
     def label_sink(self, chunk_rows: NDArray[np.int64]) -> GatheredLabels | HeldLabels:
-        """Where the labels of a pass go."""
+        """The sink for the labels of a pass."""
         if self.labels_stay or self.labels_to is not None:
             return HeldLabels(chunk_rows, self.executor)
         return GatheredLabels(chunk_rows, self.writer)
 
     @contextmanager
     def of_width(self, n_features: int) -> Iterator[Self]:
-        """The same for the passes that follow, with as many threads as have room for rows of so many features."""
+        """The context for the next passes, with as many threads as have room for rows of `n_features` features."""
         most = self.plan.threads_for(n_features)
         if self.executor is not self.here or self.executor.n_workers <= most:
             yield self
@@ -177,10 +177,7 @@ class FitContext(PassContext):
     @classmethod
     @contextmanager
     def opened(cls, executor: Any, *, plan: Plan, writer: CheckpointWriter, **attributes: Any) -> Iterator[Self]:
-        """Open the executors of a fit, and the disk where its plan says so; close them at the end.
-
-        `executor`: "auto", int, or a Dask client.
-        """
+        """Open the executors of a fit, and a spill file if its plan has one; close them at the end."""
         remove_dead_folders()
         with ExitStack() as stack:
             stack.enter_context(heap_restored)

@@ -1,8 +1,4 @@
-"""Text and string features as rows: `open_documents`, and document frequencies counted in a pass of their own.
-
-tf-idf scales features before a sketch mixes them, so the frequencies have to be known when rows are sketched: they take
-one pass before the fit's, three with its two.
-"""
+"""Text and string features as rows: `open_documents`, and document frequencies counted in a pass of their own."""
 
 from __future__ import annotations
 
@@ -125,7 +121,7 @@ def open_documents(
 def count_and_weight(
     source: RowSource, *, executor: Any = "auto", memory_limit: Any = "auto", **weights: Any
 ) -> TfIdfRows:
-    """Rows weighted by their own document frequencies, which tell of the pass that counted; see `fit_idf`."""
+    """Rows weighted by their own document frequencies, with the pass that counted them; see `fit_idf`."""
     held, start = resident_bytes(), TfIdf(CountFeatures().start(), **weights)
     TfIdfRows(source, start)  # refuses what cannot be weighted
     if not source.replayable:

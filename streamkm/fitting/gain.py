@@ -1,8 +1,4 @@
-"""What another round could gain, and centers for that round.
-
-The pass that assigns all rows knows their objective and draws rows by their share of it: what the sample missed is
-among them. Reads no source.
-"""
+"""The gain of another round, estimated on rows that the assign pass drew, and centers for that round."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ ULP = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True, slots=True)
 class GainEstimate:
-    """What another round could gain, by rows drawn in the pass before."""
+    """The gain of another round, estimated on rows drawn in the pass before."""
 
     by_moving: float  # share of the objective that clusters gain by their own means as centers
     # share, estimated from below, that is gained where some split in two pay for others that merge
@@ -55,7 +51,7 @@ class GainEstimate:
 
 @dataclass(frozen=True, slots=True)
 class GlobalSearch:
-    """What an assign pass leaves, to look further from."""
+    """Results of an assign pass from which the search goes on."""
 
     here: Executor  # of this process
     model: Model  # its centers made the labels
@@ -68,9 +64,9 @@ class GlobalSearch:
     def estimate(self, inertia: InertiaEstimate | None, n_rows: int) -> GainEstimate:
         """Estimate from below what another round could gain. O(r * m * k) for r drawn rows.
 
-        One half of the drawn rows says which clusters to split and which to give up; the other half says what that
-        gains. Rows that were sure to be drawn stand for no others: both halves have them. What clusters gain by moving
-        to their means is known exactly. A gain below the rounding of `n_rows` rows and their means is none.
+        One half of the drawn rows chooses the clusters to split and to give up; the other half estimates the gain. Rows
+        that were certain to be drawn are in both halves. The gain of moving clusters to their means is known exactly. A
+        gain below the rounding of `n_rows` rows and their means counts as none.
         """
         model, totals, drawn, rule = self.model, self.totals, self.drawn, self.rule
         if totals.d2 <= 0:
@@ -120,10 +116,9 @@ class GlobalSearch:
         return GainEstimate(by_moving, by_swaps, tuple(swaps[:n_best]), tuple(halves.values())[:n_best])
 
     def _moved(self) -> tuple[NDArray[np.float64], float]:
-        """Where centers belong, the clusters' means or their directions (k, m), and what moving there gains at least.
+        """The clusters' means, or their directions (k, m), and a lower bound on the share that moving there gains.
 
-        A share of the objective: of rows of unit length with the sum s, ``2 (|s| - s.c)`` in place of the squared
-        distance between mean and center for each row.
+        For unit rows with the sum s, ``2 (|s| - s.c)`` replaces the squared distance of mean and center for each row.
         """
         centers, totals = self.model.centers, self.totals
         means = totals.means(fallback=centers)
@@ -137,10 +132,9 @@ class GlobalSearch:
         return self.normalization.on_sphere(halves + shift) - shift if self.spherical else halves
 
     def swapped(self, found: GainEstimate, *, carried_on: bool = False) -> NDArray[np.float64]:
-        """Means of all rows as centers, but for clusters that are split and those given up for it (k, m).
+        """Means of all rows as centers, except for clusters that are split and those given up for it (k, m).
 
-        `carried_on`: means are carried on by a share of their last way, as in an accelerated run of Lloyd's algorithm:
-        worth it where another pass may follow.
+        If `carried_on`, means move on by a share of their last way, as in accelerated Lloyd.
         """
         start = self.totals.means(fallback=self.model.centers)
         if carried_on:
@@ -156,10 +150,7 @@ class GlobalSearch:
     def normalized(
         self, X: Matrix, weights: NDArray[np.float64], centers: NDArray[np.float64], *, exactly: bool = True
     ) -> tuple[Block, NDArray[np.float64], NDArray[np.float64]]:
-        """Rows and centers, normalized, dense ones around the origin; and what was taken from both.
-
-        In float64, or in the dtype of products.
-        """
+        """Normalized rows and centers, dense ones around the origin, in float64 if `exactly`; and the shift of both."""
         X, centers = as_block_matrix(self.normalization.rows(X), sketched=False), self.normalization.points(centers)
         shift = self._shift(X)
         if isinstance(X, np.ndarray):
@@ -167,7 +158,7 @@ class GlobalSearch:
         return Block(X, row_d2norms(X), weights), centers - shift, shift
 
     def _shift(self, X: Matrix) -> NDArray[np.float64]:
-        """What is taken from normalized rows: from dense ones the mean of the centers."""
+        """The shift of normalized rows: the mean of the centers for dense ones, else 0."""
         if isinstance(X, np.ndarray):
             return np.asarray(self.normalization.points(self.model.centers).mean(axis=0), np.float64)
         return np.zeros(self.model.centers.shape[1])
@@ -175,7 +166,7 @@ class GlobalSearch:
     def _splits(
         self, half: Block, labels: NDArray[np.int32], d2: NDArray[np.float64], n_clusters: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """What splitting each cluster gains (k,), and the halves (k, 2, m); of wide sparse rows in the sketch."""
+        """The gain of splitting each cluster (k,), and the halves (k, 2, m); for wide sparse rows in the sketch."""
         if self.is_sketched(half.X):
             X = as_block_matrix(self.model.sketched(half.X))
             half = Block(X, row_d2norms(X), half.weights)
@@ -193,13 +184,13 @@ class GlobalSearch:
         return totals.means(fallback=np.zeros(totals.sums.shape))
 
     def is_sketched(self, X: Matrix) -> bool:
-        """Whether clusters of these rows are looked for in the sketch: wide sparse ones."""
+        """Whether clusters of these rows are searched in the sketch, as for wide sparse ones."""
         wide = self.model.space == "original" and not self.model.sketch.is_identity
         return wide and not isinstance(X, np.ndarray)
 
 
 def squares(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Squared norms of rows (k,), in an order that no processor changes."""
+    """Squared norms of rows (k,), with the same bits on every processor."""
     out = np.empty(len(rows))
     rows = np.ascontiguousarray(rows)
     row_products(rows, rows, out)
@@ -207,10 +198,9 @@ def squares(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def merge_costs(means: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The most that giving up each cluster costs (k,): all its rows go to one other.
+    """The most that giving up each cluster costs (k,), by means (k, m) and weights (k,): all its rows go to one other.
 
-    Drawn rows do not tell: those of a small cluster lie near its center, and few are drawn. `means`: float64 (k, m), of
-    the clusters, around the origin. `counts`: float64 (k,), their weights.
+    Drawn rows cannot show this: few are drawn from a small cluster, whose rows lie near its center.
     """
     table = NearestCenters.build(means, np.float64, around_origin=True)
     if table.n_clusters < FEWEST_CENTERS:
@@ -227,12 +217,12 @@ def cost_of_all(means: NDArray[np.float64], counts: NDArray[np.float64], given_u
 
 
 def part_of(block: Block, rows: NDArray[np.intp], times: NDArray[np.float64]) -> Block:
-    """Some rows of a block, their weights multiplied, which stand for the whole."""
+    """Some rows of a block, with multiplied weights, which represent the whole."""
     return Block(block.X[rows], block.d2norms[rows], times[rows] * block.weights[rows])
 
 
 def first_half(places: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of two halves each row belongs to, by its place."""
+    """Whether each row belongs to the first half, by its place."""
     hashes = np.empty(len(places), np.int64)
     hash_places(np.uint64(HALVES_SEED), places, hashes)
     return (hashes & 1) == 0
@@ -241,10 +231,7 @@ def first_half(places: NDArray[np.int64]) -> NDArray[np.bool_]:
 def gained_by(
     block: Block, assigned: tuple[NDArray[np.int32], NDArray[np.float64]], split: int, halves: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """What every row gains, by its weight, if one cluster is split in these halves (r,).
-
-    `assigned`: (int32 (r,), float64 (r,)), labels, and squared distances to their centers.
-    """
+    """The weighted gain of every row (r,) if one cluster is split in these halves; `assigned`: labels and d2."""
     labels, d2 = assigned
     out = np.zeros(len(labels))
     inside = np.flatnonzero(labels == split)

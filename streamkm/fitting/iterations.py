@@ -1,7 +1,4 @@
-"""Iterating on the rows that a fit holds: Lloyd's algorithm, and epochs of moving averages where they are scheduled.
-
-Reads no source and finds no starts. What a stage ends with is never worse than what it was given.
-"""
+"""Lloyd's algorithm and scheduled epochs on the rows that a fit holds; no stage ends worse than it began."""
 
 from __future__ import annotations
 
@@ -33,20 +30,20 @@ Result = TypeVar("Result", LloydResult, EpochsResult)
 
 
 class StepCheckpoint(Generic[Result]):
-    """Steps, or batches of epochs, each of which may advance a stage and be saved; `begun` is an earlier run's last."""
+    """Saves steps, or batches of epochs, and advances a stage; `begun` is the last one of an earlier run."""
 
     def __init__(self, writer: CheckpointWriter, name: str, stage: Stage, kind: type[Result]):
         self._writer, self._name, self._stage = writer, name, stage
         self.begun: Result | None = writer.load(name, kind)
 
     def step(self, result: Result) -> None:
-        """Take note of a step, or of a batch, which may end an epoch."""
+        """Count and save a step, or a batch, which may end an epoch."""
         if not getattr(result, "n_batches", 0):
             self._stage.advance()
         self._writer.save_if_due(self._name, lambda: replace(result, labels=None))  # workers may hold them
 
     def end(self, result: Result) -> None:
-        """Save what all epochs found, so that a run that was killed in the steps behind them need not repeat any."""
+        """Save the result of all epochs, so that a run killed in the later steps need not repeat any."""
         if self.begun is None or self.begun.n_iter < result.n_iter:
             self._writer.save(self._name, result)
 
@@ -59,9 +56,9 @@ def iterated(
     *,
     accelerated: bool = True,
 ) -> tuple[LloydResult, list[dict[str, Any]]]:
-    """Lloyd's algorithm, with epochs between its steps where they are scheduled; and the history of both.
+    """Lloyd's algorithm, with scheduled epochs between its steps; and the history of both.
 
-    `accelerated` says whether steps without epochs carry means on; steps around epochs always do.
+    Without epochs, steps carry means on only if `accelerated`.
     """
     tol, max_iter, first = context.settings.tol, context.settings.max_iter, None
     if schedule is not None:
@@ -95,7 +92,7 @@ def _averaged(
 def _epochs(
     context: FitContext, rows: Blocks, first: LloydResult, schedule: Schedule, kept: StepCheckpoint[EpochsResult]
 ) -> EpochsResult:
-    """Epochs behind a step: where all rows are held, or on rows that workers hold, in one process."""
+    """Epochs after a step, on the workers' rows or on rows gathered in one process."""
     handles, seed = rows.handles, context.settings.seed64("epochs")
     average = partial(moving_averages, schedule=schedule, seed=seed, begun=kept.begun)
     if not schedule.place:
@@ -129,12 +126,9 @@ def _moved(
 def _steps_behind(
     context: FitContext, rows: Blocks, first: LloydResult, moved: LloydResult, schedule: Schedule, stage: Stage
 ) -> tuple[LloydResult, int]:
-    """Steps of Lloyd's algorithm from the better of two: the step before epochs, and where these ended.
+    """Lloyd steps from the end of the epochs (`moved`), or from the step before (`first`) if that was better.
 
-    The first step behind epochs tells the objective that these ended with.
-
-    `first`: the step before; its labels, where it has some, are those of the epochs. `moved`: where epochs ended.
-    Returns result; n_steps: steps in all, before epochs and behind.
+    The first step after the epochs shows their objective. Returns the result, and the number of all steps.
     """
     stepped = partial(accelerated_lloyd, rows, tol=context.settings.tol)
     kept = StepCheckpoint(context.writer, "lloyd", stage, LloydResult)

@@ -1,7 +1,4 @@
-"""One fit from a source to labels: read, find a start, iterate, assign, and refine while it pays.
-
-Finished stages are saved in the checkpoint, if there is one; a resumed run skips them. Knows nothing of estimators.
-"""
+"""One fit from a source to labels: read, find a start, iterate, assign, and refine while it pays."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ def run_fit(context: FitContext) -> FitState:
 
 
 def _describe(context: FitContext, state: FitState) -> None:
-    """Add to the state of the last pass what the sampled rows tell of the clusters."""
+    """Add the sampled rows' statistics of the clusters to the state of the last pass."""
     view, model, assigned = state.found.sample_view, state.model, state.assigned
     labels = labels_of(view.originals(), assigned.labels, model)
     state.view_labels = labels[:VIEW_ROWS]
@@ -75,7 +72,7 @@ def _describe(context: FitContext, state: FitState) -> None:
 
 
 def _in_the_sketch(context: FitContext, n_features: int) -> str:
-    """What to say where labels are worse than they would be with more memory."""
+    """The warning that labels would be better with more memory."""
     return (
         f"labels, objective and centers are those of the sketch, of {context.plan.n_components:,} components: "
         f"{context.settings.n_clusters:,} centers of {n_features:,} features have no room below the limit of "
@@ -85,10 +82,9 @@ def _in_the_sketch(context: FitContext, n_features: int) -> str:
 
 
 def _sample_of_all(context: FitContext, sketched: Sketched | None) -> Sample | None:
-    """The row sample where it has all rows, in original features, as the source in this process would give them again.
+    """The row sample in original features, if it holds all rows of a source in this process; else None.
 
-    Sums of clusters are then gathered cluster by cluster in one array, not chunk by chunk in many. Rows are read once
-    more where an earlier run sampled them.
+    One array gathers sums cluster by cluster. Rows are read once more if an earlier run sampled them.
     """
     plan, source = context.plan, context.reader.source
     fits = plan.n_rows is not None and plan.n_rows <= plan.sample_rows and plan.cluster_on == "sample"

@@ -1,4 +1,4 @@
-"""Reading all rows before clusters are looked for: how often, and what sketch is found on the way."""
+"""Reading all rows before the search for clusters: the number of passes, and the sketch that they find."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NormalizedRows:
-    """The rows that clusters are looked for in."""
+    """The rows in which clusters are searched."""
 
     sketched: Sketched  # its sample is normalized
     sketch: Sketch  # of normalized rows
@@ -80,7 +80,7 @@ class NormalizeBlocks(Map[tuple[Block, tuple[float, float]]]):
 
 
 def _normalized_again(read: Callable[[], Any], normalization: Normalization) -> Matrix:
-    """Rows that lie in their source, normalized."""
+    """Rows that are read again from their source, normalized."""
     return normalization.rows(as_working(read()))
 
 
@@ -98,7 +98,7 @@ def normalized_blocks(context: FitContext, blocks: Blocks, normalization: Normal
 
 
 def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> Sketch | None:
-    """The sketch that was given or that a plan names; None for one that is found on rows."""
+    """The given sketch, or the one that a plan names; None if it must be found on rows."""
     if settings.sketch is not None:
         return settings.sketch.made(settings.seed64("sketch"), n_features)
     if plan.sketch in DATA_DEPENDENT:
@@ -107,7 +107,7 @@ def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> 
 
 
 def sketch_of(context: FitContext, sample: Sample) -> Sketch:
-    """The sketch that was given, that a plan names, or that is found on the row sample."""
+    """The given sketch, the one that a plan names, or one found on the row sample."""
     X, plan = sample.X, context.plan
     sketch = oblivious_sketch(plan, context.settings, X.shape[1])
     if sketch is not None:
@@ -118,7 +118,7 @@ def sketch_of(context: FitContext, sample: Sample) -> Sketch:
 
 @dataclass(frozen=True, slots=True)
 class Directions:
-    """A sketch that was found, and the share of squared distances that it leaves out of the rows it was found on."""
+    """A sketch that was found, and the share of squared distances that it leaves out of these rows."""
 
     sketch: Sketch
     lost: float = 0.0
@@ -152,7 +152,7 @@ def _read_again(context: FitContext, sketch: Sketch, chunk_rows: NDArray[np.int6
 
 
 def _read_along(context: FitContext) -> tuple[Sketched, NormalizedRows]:
-    """Find directions on rows read ahead and sketch all rows along them; once more where they do not hold for all."""
+    """Find directions on rows read ahead and sketch all rows along them; again if they do not fit all rows."""
     plan, writer = context.plan, context.writer
     begun = writer.load("directions", Directions)
     if begun is None:
@@ -228,7 +228,7 @@ def _sketched(
     n_chunks: int | None,
     record: str,
 ) -> Sketched:
-    """One pass that samples, or sketches too; from where an earlier run got to, unless workers hold sketched rows."""
+    """One pass that samples, and may sketch; it resumes an earlier run, unless workers hold sketched rows."""
     plan, settings, source = context.plan, context.settings, context.reader.source
     rule = SampleRule.of(plan.sample_rows, settings.seed64("sample"), source.estimated_rows, context.weights)
     coreset = None if sketch is None else plan.coreset_rule(settings.n_clusters, settings.seed64("coreset"))
@@ -240,7 +240,7 @@ def _sketched(
 
 
 def _sketch(context: FitContext, sketched: Sketched) -> Sketch:
-    """What a plan names, or what is found: on the row sample, or on all rows in a pass of its own."""
+    """The sketch that a plan names, or one found on the row sample, or on all rows in a pass of its own."""
     plan, settings, writer = context.plan, context.settings, context.writer
     if not plan.fit_passes:
         return sketch_of(context, sketched.sample)

@@ -1,7 +1,4 @@
-"""What follows a pass over all rows: better centers for another one, where they are asked for or worth it.
-
-The pass knows the objective and draws rows by their share of it: what the sample missed is among them.
-"""
+"""Better centers for another pass over all rows, if they are asked for, or if drawn rows show that it pays."""
 
 from __future__ import annotations
 
@@ -40,11 +37,10 @@ logger = logging.getLogger(__name__)
 
 
 def improve(context: FitContext, state: FitState) -> bool:
-    """Set the centers of the next pass; False where the last one is the end.
+    """Set the centers of the next pass; False if the last one was the end.
 
-    As often as `refine` says, these are the means of the clusters. Where it is "auto", better centers are looked for
-    while drawn rows say that it pays. Centers of an earlier pass that was better label all rows once more, and no
-    further round follows.
+    An integer `refine` takes the means of the clusters that often; "auto" searches for better centers while drawn rows
+    show that it pays. If an earlier pass was better, its centers label all rows once more, and the fit ends.
     """
     plan, settings, totals = context.plan, context.settings, state.assigned.totals
     may_search = settings.searches and not state.is_final
@@ -84,7 +80,7 @@ def improve(context: FitContext, state: FitState) -> bool:
 def _searched_further(
     context: FitContext, state: FitState, search: GlobalSearch, most_rounds: int
 ) -> NDArray[np.float64] | None:
-    """Centers for another round where it is worth one; the state gets what could be gained."""
+    """Centers for another round if it is worth one; sets the estimated gain of the state."""
     plan, estimate = context.plan, state.inertia_estimate
     trim_heap(plan.limit_bytes)
     could = search.estimate(estimate, int(state.found.chunk_rows.sum()))
@@ -107,7 +103,7 @@ def _searched_further(
 
 
 def made_up(search: GlobalSearch, n_clusters: int) -> NDArray[np.float64] | None:
-    """Centers made up to `n_clusters` by drawn rows; None where none is missing, or all rows lie on a center."""
+    """Centers made up to `n_clusters` by drawn rows; None if none is missing, or if all rows lie on a center."""
     centers = search.model.centers
     if len(centers) >= n_clusters or search.drawn is None or search.totals.d2 <= 0:
         return None
@@ -125,8 +121,7 @@ def next_centers(
 ) -> tuple[NDArray[np.float64], float]:
     """Centers for another round (k, m), and the share of the objective of the searched rows that they gain.
 
-    The search goes on, on the sample and the rows that were drawn. `anew`: whether starts are searched on these rows,
-    too, and the better centers count.
+    The search goes on, on sampled and drawn rows. `anew`: starts are also searched on them, and the better centers win.
     """
     sample = state.found.sample_view.originals(whole=True)
     own_weights = context.weights[sample.rows] if len(context.weights) else np.ones(len(sample.rows))
@@ -180,10 +175,9 @@ def _joined(search: GlobalSearch, sample: Sample, own_weights: NDArray[np.float6
 
 
 def _with_means(search: GlobalSearch, drawn: Drawn, means: NDArray[np.float64]) -> Drawn:
-    """Drawn rows, and each cluster's mean with the weight that its drawn rows do not stand for.
+    """Drawn rows, and each cluster's mean with the weight that its drawn rows do not represent.
 
-    A cluster of few rows near their mean has hardly a share of the objective: without its mean, the search would
-    not see it and would move its center elsewhere.
+    Without its mean, a cluster of few rows near their mean would hardly count, and the search would move its center.
     """
     counts, weights = search.totals.counts, drawn.weights
     labels = nearest_in(search.here, drawn.X, search.model.table(), "search")
@@ -199,7 +193,7 @@ def _with_means(search: GlobalSearch, drawn: Drawn, means: NDArray[np.float64]) 
 def _searched_in(
     search: GlobalSearch, X: Matrix, weights: NDArray[np.float64], centers: NDArray[np.float64]
 ) -> tuple[Block, NDArray[np.float64], NDArray[np.float64]]:
-    """Rows and centers where clusters are looked for, and what was taken from both; see `is_sketched`."""
+    """Rows and centers for the search, and the shift of both; see `is_sketched`."""
     if search.is_sketched(X):
         X, n_clusters = as_block_matrix(search.model.sketched(X)), len(centers)
         points = search.model.sketched(centers)
@@ -209,7 +203,7 @@ def _searched_in(
 
 
 def warn_of_gain(context: FitContext, gain: float | None) -> None:
-    """Warn of clusters that could be better, where that was seen and nothing may be done about it."""
+    """Warn of clusters that could be better, if the settings forbid to improve them."""
     settings = context.settings
     if not settings.searches or gain is None or gain <= WORTH:
         return

@@ -1,4 +1,4 @@
-"""The state of a fit: what the search for centers found, and what passes over all rows make of it."""
+"""The state of a fit: the result of the search for centers, and those of the passes over all rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""Fits of kernel k-means: width of the kernel, landmarks, maps to features.
-
-Nothing here knows scikit-learn or the command line.
-"""
+"""Fits of kernel k-means: width of the kernel, landmarks, maps to features."""

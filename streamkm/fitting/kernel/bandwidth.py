@@ -1,4 +1,4 @@
-"""The rule that gives kernels their width from a row sample, without looking at pairs where sums will do."""
+"""The width of a kernel from a row sample, by sums if they suffice, else by pairs of rows."""
 
 from __future__ import annotations
 
@@ -42,16 +42,14 @@ def mean_d2(X: Matrix, weights: NDArray[np.float64] = NO_WEIGHTS) -> float:
 def gamma_by_rule(
     name: str | KernelFunction, X: Matrix, factor: float, weights: NDArray[np.float64] = NO_WEIGHTS
 ) -> float:
-    """Gamma from sampled rows; a row of weight w counts as w equal rows.
+    """Gamma from sampled rows (s, d); a row of weight w counts as w equal rows.
 
     "rbf": ``factor / (2 s^2)`` with s^2 the mean squared distance of two rows. (Wang, Gittens and Mahoney, JMLR 20,
     2019, equation 5, reconstructed, take the mean distance times a factor; the sigma of 1840 that their published
     script has for MNIST's pixels is s over the root of 2, s being 2620: a factor of 2.) "laplacian" and "chi2": factor
     over the mean distance of all pairs (Zhang, Marszalek, Lazebnik and Schmid, IJCV 73, 2007, section 3.3). Others:
-    factor over the mean squared norm, so that products are about 1. 1 where rows are all equal, and for kernels without
-    gamma.
-
-    `X`: ndarray or csr_array (s, d). `weights`: float64 (s,) or (0,).
+    factor over the mean squared norm, so that products are about 1. Gamma is 1 if all rows are equal, and for kernels
+    without gamma.
     """
     if callable(name) or name in WITHOUT_GAMMA:
         return 1.0
@@ -66,7 +64,7 @@ def gamma_by_rule(
 
 
 def gamma_by_scale(X: Matrix, weights: NDArray[np.float64] = NO_WEIGHTS) -> float:
-    """What scikit-learn calls "scale": one over the number of features times the variance of all values, in float64."""
+    """Scikit-learn's "scale": one over the number of features times the variance of all values, in float64."""
     X, weights = _standing_for(X, weights, SUM_ROWS)
     values, each = X if isinstance(X, np.ndarray) else X.data, _of_values(X, weights)
     size = _mass(X, weights) * X.shape[1]
@@ -79,13 +77,10 @@ def gamma_by_scale(X: Matrix, weights: NDArray[np.float64] = NO_WEIGHTS) -> floa
 
 
 def gamma_by_neighbors(X: Matrix, factor: float) -> tuple[float, NDArray[np.int64]]:
-    """Gamma ``factor / s^2`` of "rbf", and the rows near others; s is the median distance to the 7th neighbour.
+    """Gamma ``factor / s^2`` of "rbf", s the median distance to the 7th neighbour, and the rows near others.
 
-    Raises InvalidInputError: if that is 0, or there are no 8 rows.
-
-    `X`: ndarray or csr_array (c, d), the rows that are landmarks.
-
-    References: Zelnik-Manor and Perona, "Self-tuning spectral clustering", NIPS 2004, with one width for all rows.
+    One width for all rows, after Zelnik-Manor and Perona, "Self-tuning spectral clustering", NIPS 2004. Raises
+    InvalidInputError: s is 0, or there are no 8 rows.
     """
     distances = np.sort(euclidean_distances(X), axis=1)[:, NEIGHBOR:][:, :1].ravel()
     width = float(np.median(distances)) if len(distances) else 0.0
@@ -116,10 +111,7 @@ def _mean_difference(name: str, X: Matrix, weights: NDArray[np.float64]) -> floa
 
 
 def _standing_for(X: Matrix, weights: NDArray[np.float64], most: int) -> tuple[Matrix, NDArray[np.float64]]:
-    """At most so many rows of a sample that stand for all, and their weights.
-
-    Weighted rows are drawn at equal steps of the summed weights: the first ones of a sample are the heaviest.
-    """
+    """At most `most` rows, drawn at equal steps of the summed weights: the first ones of a sample are the heaviest."""
     if X.shape[0] <= most or not len(weights):
         return X[:most], weights
     ends = np.cumsum(weights)
@@ -128,7 +120,7 @@ def _standing_for(X: Matrix, weights: NDArray[np.float64], most: int) -> tuple[M
 
 
 def _mass(X: Matrix, weights: NDArray[np.float64]) -> float:
-    """What rows weigh in all."""
+    """The total weight of rows."""
     return float(weights.sum()) if len(weights) else X.shape[0]
 
 
@@ -145,7 +137,7 @@ def _total(values: NDArray[Any], weights: NDArray[np.float64]) -> float:
 
 
 def resolved(rule: KernelRule, sample: Sample) -> Kernel:
-    """The kernel that parameters mean on sampled rows; gamma by a rule where it is None, "auto" or "scale"."""
+    """The kernel of these parameters on sampled rows; a rule gives gamma if it is None, "auto" or "scale"."""
     if rule.gamma is None or rule.gamma == "auto":
         return rule.with_gamma(gamma_by_rule(rule.name, sample.X, rule.factor, sample.weights))
     return rule.with_gamma(gamma_by_scale(sample.X, sample.weights) if isinstance(rule.gamma, str) else rule.gamma)

@@ -34,7 +34,7 @@ FEWEST_SHARE = 10  # a cluster of fewer rows than a tenth of the mean is not loo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSettings(Settings):
-    """How to cluster, validated."""
+    """Validated settings of a kernel clustering."""
 
     kernel: KernelRule
     map: MapRule
@@ -43,7 +43,7 @@ class KernelSettings(Settings):
 
     @property
     def view_rows(self) -> int:
-        """Sampled rows kept for the 2-D picture, and for what they promise of the objective."""
+        """Sampled rows kept for the 2-D picture and for the estimate of the objective."""
         return VIEW_ROWS
 
     @property
@@ -52,7 +52,7 @@ class KernelSettings(Settings):
         return max(self.n_clusters, self.map.choice.n_landmarks) if self.map.method == "two-step" else None
 
     def given_back(self, sketch: Sketch) -> Sketch:
-        """The map that was saved as `Sketch.writable` gives it."""
+        """The map whose `Sketch.writable` was saved."""
         return given_back(sketch, self.kernel)
 
     def find_map(self, context: FitContext, sketched: Sketched) -> Mapping:
@@ -80,7 +80,7 @@ class KernelSettings(Settings):
 
 
 def run_kernel_fit(context: FitContext) -> tuple[FitState, Kernel, float | None]:
-    """Fit; return everything in the space of the features, the kernel, and `trace_residual`, where it is known."""
+    """Fit; return everything in the space of the features, the kernel, and `trace_residual`, if it is known."""
     settings, state = context.settings, run_fit(context)
     assert isinstance(settings, KernelSettings)
     assert state.found.kernel is not None
@@ -91,7 +91,7 @@ def run_kernel_fit(context: FitContext) -> tuple[FitState, Kernel, float | None]
 
 
 def _first_mapping(here: Executor, settings: KernelSettings, sample: Sample, n_rows: int) -> Mapping:
-    """The kernel and its map; for gamma="auto" that of the width which separates clusters of sampled rows better."""
+    """The kernel and its map; gamma="auto" takes the width that separates clusters of sampled rows better."""
     rule, n_neighbors = settings.kernel, settings.map.n_neighbors
     if rule.gamma == "neighbors":
         return neighbor_mapping(sample, rule, n_neighbors, settings.map.choice.rank)
@@ -113,7 +113,7 @@ def _first_mapping(here: Executor, settings: KernelSettings, sample: Sample, n_r
 
 
 def _separation(here: Executor, settings: KernelSettings, sample: Sample, features: Sketch) -> float:
-    """Simplified silhouette of clusters of sampled rows among features; 0 where one has hardly any rows."""
+    """Simplified silhouette of clusters of sampled rows among features; 0 if one has hardly any rows."""
     rows = sample.block(here, features, JUDGED_ROWS)
     centers = search_centers(here, rows, settings, sample.X, features)
     if len(centers) < 2:
@@ -128,7 +128,7 @@ def _separation(here: Executor, settings: KernelSettings, sample: Sample, featur
 
 
 def _trace(kernel: Kernel, sample: Sample) -> float | None:
-    """Sum of k(x, x) over all rows, where the sample holds them all."""
+    """Sum of k(x, x) over all rows, if the sample holds them all."""
     if kernel.unit_diagonal or callable(kernel.name) or not sample.complete:
         return None
     if kernel.name == "precomputed":
@@ -140,14 +140,12 @@ def _trace(kernel: Kernel, sample: Sample) -> float | None:
 
 
 def trace_residual(kernel: Kernel, trace: float | None, model: Model, totals: Totals) -> float | None:
-    """``tr(K - B B')`` or a little more: how far the exact kernel objective may lie above that of the features.
+    """``tr(K - B B')`` or a little more: a bound on the exact kernel objective minus that of the features.
 
-    With ``E = K - B B'``, which is positive semidefinite for landmarks, the exact objective of any clustering exceeds
-    that of the features by ``tr(E) - tr(Z' E Z)``, Z the normalized indicators: something from 0 to ``tr(E)``. None for
-    random features, whose E is not, for kernels that are not positive definite or unknown, and where k(x, x) is not 1
-    and the sample does not hold all rows.
-
-    `trace`: of the kernel matrix, where it is not the number of rows. `model`: its centers made the totals.
+    With ``E = K - B B'``, positive semidefinite for landmarks, the exact objective of any clustering exceeds that of
+    the features by ``tr(E) - tr(Z' E Z)``, Z the normalized indicators: by 0 to ``tr(E)``. None for random features,
+    whose E is not, for kernels that are unknown or not positive definite, and if neither k(x, x) is 1 nor the sample
+    holds all rows.
     """
     if not model.sketch.is_nystroem or callable(kernel.name) or kernel.name == "sigmoid":
         return None

@@ -1,7 +1,4 @@
-"""Which rows stand for the kernel matrix: uniform ones, those of high leverage, or means of k-means.
-
-Works on the row sample, whose every prefix is a uniform sample.
-"""
+"""The choice of landmarks for the kernel matrix: uniform rows, rows of high leverage, or means of k-means."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ DENSE_ENTRIES = 1 << 24  # unless that takes too much memory
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How landmarks are chosen."""
+    """The rule by which landmarks are chosen."""
 
     how: str
     n_landmarks: int
@@ -44,14 +41,13 @@ class Choice:
 def choose_landmarks(
     here: Executor, sample: Sample, kernel: Kernel, choice: Choice, rng: np.random.Generator
 ) -> Matrix:
-    """Choose landmarks (c, d) from a sample, as `working_landmarks` keeps them; fewer where it has fewer rows.
+    """Choose landmarks (c, d) from a sample, as `working_landmarks` keeps them; fewer if it has fewer rows.
 
     "uniform": O(1). "leverage" and "rank-leverage": kernel values of the pool of up to 20,000 rows against c of them,
     O(20,000 c (d + c)). "kmeans": 5 Lloyd steps on the pool, O(20,000 c d).
-
-    References: Leverage: Musco and Musco, "Recursive sampling for the Nystroem method", NIPS 2017, in two steps.
-    Leverage of a rank: Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Gittens and Mahoney, JMLR 17 (2016).
-    K-means: Zhang, Tsang and Kwok, "Improved Nystroem low-rank approximation and error analysis", ICML 2008.
+    References: Musco and Musco, "Recursive sampling for the Nystroem method", NIPS 2017, in two steps. Leverage of a
+    rank: Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Gittens and Mahoney, JMLR 17 (2016). K-means: Zhang, Tsang
+    and Kwok, "Improved Nystroem low-rank approximation and error analysis", ICML 2008.
     """
     n_rows = len(sample.rows)
     n_landmarks = min(choice.n_landmarks, n_rows)
@@ -68,7 +64,7 @@ def choose_landmarks(
 
 
 def precomputed_landmarks(sample: Sample, n_landmarks: int) -> tuple[sp.csr_array, Matrix]:
-    """Landmarks for rows of kernel values: which values are theirs (c, n), and their own rows (c, n)."""
+    """Landmarks for rows of kernel values: the choice of their values (c, n), and their own rows (c, n)."""
     numbers = sample.rows[:n_landmarks]
     ones = np.ones(len(numbers), np.float32)
     picked = sp.csr_array((ones, numbers, np.arange(len(numbers) + 1)), shape=(len(numbers), sample.X.shape[1]))
@@ -76,7 +72,7 @@ def precomputed_landmarks(sample: Sample, n_landmarks: int) -> tuple[sp.csr_arra
 
 
 def kept(X: Matrix) -> Matrix:
-    """Rows as landmarks: dense where they are, or where sparse ones have few features or are hardly sparse."""
+    """Rows as landmarks: dense if they are, or if sparse ones have few features or are hardly sparse."""
     if isinstance(X, np.ndarray):
         return working_landmarks(X, dense=True)
     size = X.shape[0] * X.shape[1]
@@ -85,14 +81,11 @@ def kept(X: Matrix) -> Matrix:
 
 
 def ridge_leverage_scores(columns: KernelColumns, X: Matrix, rank: int) -> NDArray[np.float64]:
-    """Approximate ridge leverage scores of rows, by landmarks drawn uniformly from them.
+    """Approximate ridge leverage scores of rows (n,), positive, by landmarks drawn uniformly from them.
 
     With p the share of rows that are landmarks S, score i is ``(k_ii - k_iS (K_SS + p l I)^-1 k_Si) / l``, at most 1,
-    where the ridge l is the mean that eigenvalues after the `rank` largest sum to, estimated from ``K_SS / p``.
-
-    `columns`: against c of the rows. `X`: ndarray or csr_array (n, d). Returns float64 (n,): positive.
-
-    References: Musco and Musco, NIPS 2017, definition 2 and lemma 6; the ridge as in their algorithm 3.
+    where the ridge l is the mean that eigenvalues after the `rank` largest sum to, estimated from ``K_SS / p``. Musco
+    and Musco, NIPS 2017, definition 2 and lemma 6; the ridge as in their algorithm 3.
     """
     share = columns.n_columns / X.shape[0]
     W = columns.values(columns.landmarks).astype(np.float64)
@@ -112,16 +105,12 @@ def ridge_leverage_scores(columns: KernelColumns, X: Matrix, rank: int) -> NDArr
 
 
 def rank_leverage_scores(columns: KernelColumns, X: Matrix, rank: int) -> NDArray[np.float64]:
-    """Approximate leverage scores of rows in the kernel matrix's leading directions, by landmarks drawn from them.
+    """Approximate leverage scores of rows (n,) in the kernel matrix's leading directions, by landmarks among them.
 
     With B the Nystroem features of the rows, score i is the squared length of row i of B's `rank` leading left singular
-    vectors: ``|(B V)_i / sigma|^2``. Rows that no drawn one resembles have none: ridge leverage sees them.
-
-    `columns`: against c of the rows. `X`: ndarray or csr_array (n, d). Returns float64 (n,): not negative; they add up
-    to `rank`, or to the rank of B.
-
-    References: Gittens and Mahoney, "Revisiting the Nystroem method for improved large-scale machine learning", JMLR 17
-    (2016), section 2.3.
+    vectors: ``|(B V)_i / sigma|^2``. The sum is `rank`, or the rank of B. Rows unlike all landmarks score 0; ridge
+    leverage sees them. Gittens and Mahoney, "Revisiting the Nystroem method for improved large-scale machine learning",
+    JMLR 17 (2016), section 2.3.
     """
     root = inverse_root(columns.values(columns.landmarks))
     features = np.empty((X.shape[0], root.shape[1]))

@@ -51,7 +51,7 @@ def kernel_objective(K: NDArray[Any], labels: NDArray[Any], weights: NDArray[np.
 def exact_objective(
     kernel: Kernel, X: Matrix, labels: NDArray[Any], weights: NDArray[np.float64] | None = None
 ) -> float:
-    """The same from rows (n, d): 256 rows of the kernel matrix are held at a time, in float32. O(n^2 d)."""
+    """The `kernel_objective` of rows (n, d), with 256 rows of the kernel matrix at a time, in float32. O(n^2 d)."""
     w = np.ones(len(labels)) if weights is None else np.asarray(weights, np.float64)
     order = np.argsort(labels, kind="stable")
     order = order[(labels[order] >= 0) & (w[order] > 0)]
@@ -74,7 +74,7 @@ GRAM_PIECE_ROWS = 1280  # four pieces of 5,000 rows, for two threads or four
 
 @dataclass(frozen=True, slots=True)
 class MapRule:
-    """How rows become features."""
+    """The rule by which rows become features."""
 
     method: str
     choice: Choice  # landmarks, or as many random features; and the rank
@@ -85,10 +85,10 @@ class MapRule:
 def first_round(
     here: Executor, sample: Sample, kernel: Kernel, rule: MapRule, n_rows: int, rng: np.random.Generator
 ) -> Sketch | GramFit:
-    """The map, or the round of sums over rows that finds its projection.
+    """The map, or the round of sums over `n_rows` rows of data that finds its projection.
 
-    `n_rows`: of the data, n. Raises InvalidInputError: if a sketch of all columns is asked for and the sample does not
-    hold all rows; InvalidParameterError: for random Fourier features of another kernel than "rbf".
+    Raises InvalidInputError: a sketch of all columns, if the sample does not hold all rows; InvalidParameterError:
+    random Fourier features of another kernel than "rbf".
     """
     rank, X = rule.choice.rank, sample.X
     if rule.method in COLUMN_SKETCHES:
@@ -125,22 +125,20 @@ def first_round(
 
 
 def landmark_sketch(method: str, n_columns: int, n_rows: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """S' (m, m), by which kernel values against m rows are multiplied.
+    """The matrix S' (m, m) by which kernel values against m rows are multiplied.
 
-    K-means runs on the products as they are: no inverse root of the rows' own matrix, no rank. So a direction counts by
-    its eigenvalue once more than in the Nystroem features of `kernel_map`.
-
+    K-means runs on the products: without the inverse root of the rows' own matrix or a rank, a direction counts by its
+    eigenvalue once more than in the Nystroem features of `kernel_map`.
     "sampled-columns": the identity. "sub-gaussian": entry (i, j) of S is s_i / sqrt(m) with probability 1 / sqrt(n),
     else 0, s_i the hashed sign of row i; with m about sqrt(n), rows of S have about one entry, and a third have none.
-    That is the sketch as the paper prints it, and more landmarks make it worse: entries of a row share their sign, so
-    they add up instead of cancelling. Measured on blobs (500 rows, k = 8, mean of 8 seeds), exact objective over the
-    least: 1.16 with 45 landmarks, 1.54 with 90, 2.21 with 180; on digits (1,000 rows, k = 10) 1.11, 1.10, 1.15.
-    "sub-gaussian-entries": the same places, with a hashed sign for each entry: 1.00, 1.00, 1.00 and 1.06, 1.03, 1.02.
-    "ros": S = D A with random signs D and the Hadamard matrix A over sqrt(m). It is orthogonal, so that all distances,
-    and clusters, are those of "sampled-columns" with the same rows, but for rounding and for what is drawn later.
-
-    References: Yin, Liu, Wang and Meng, "Randomized sketches for clustering: fast and optimal kernel k-means", NeurIPS
-    2022, equation 4 and examples 1 to 3.
+    This is the sketch as printed, and more landmarks make it worse: entries of a row share their sign, so they add up.
+    Measured on blobs (500 rows, k = 8, mean of 8 seeds), exact objective over the least: 1.16 with 45 landmarks, 1.54
+    with 90, 2.21 with 180; on digits (1,000 rows, k = 10) 1.11, 1.10, 1.15. "sub-gaussian-entries": the same places,
+    with a hashed sign for each entry: 1.00, 1.00, 1.00 and 1.06, 1.03, 1.02. "ros": S = D A with random signs D and the
+    Hadamard matrix A over sqrt(m). It is orthogonal, so distances and clusters are those of "sampled-columns", but for
+    rounding and for later draws.
+    Yin, Liu, Wang and Meng, "Randomized sketches for clustering: fast and optimal kernel k-means", NeurIPS 2022,
+    equation 4 and examples 1 to 3.
     """
     if method == "sampled-columns":
         return np.eye(n_columns, dtype=np.float32)
@@ -162,9 +160,9 @@ def landmark_sketch(method: str, n_columns: int, n_rows: int, rng: np.random.Gen
 
 
 def fit_on_sample(here: Executor, sample: Sample, round_: GramFit) -> Sketch:
-    """Finish a round by sampled rows alone: 5,000, or 6 a column, which fix the leading directions.
+    """Finish a round by sampled rows alone, 5,000 or 6 a column, which fix the leading directions.
 
-    Pieces are added up in order, whatever the number of threads.
+    Pieces are added up in order, for any number of threads.
     """
     n_rows = min(len(sample.rows), max(GRAM_ROWS, GRAM_ROWS_PER_COLUMN * round_.map.n_columns))
     found = run(FindSketch(round_), SampledRows(sample, n_rows), here, Stage("gram"))
@@ -173,13 +171,12 @@ def fit_on_sample(here: Executor, sample: Sample, round_: GramFit) -> Sketch:
 
 
 def neighbor_mapping(sample: Sample, rule: KernelRule, n_landmarks: int, rank: int) -> Mapping:
-    """A kernel as wide as neighbours are apart, and the leading directions of the landmarks' normalized cut.
+    """A kernel as wide as the distance of neighbours, and the leading directions of the landmarks' normalized cut.
 
-    With D the row sums of the landmarks' kernel matrix W and U, L the leading eigenvectors and eigenvalues of
-    ``D^-1/2 W D^-1/2``, features are ``k(x, landmarks) D^-1/2 U L^-1``, at unit length. O(c^2 d + c^3).
-
-    References: Ng, Jordan and Weiss, "On spectral clustering", NIPS 2001; Fowlkes, Belongie, Chung and Malik,
-    "Spectral grouping using the Nystroem method", PAMI 26 (2004).
+    With D the row sums of the landmarks' kernel matrix W and U, L the leading eigenvectors and eigenvalues of ``D^-1/2
+    W D^-1/2``, features are ``k(x, landmarks) D^-1/2 U L^-1``, at unit length. O(c^2 d + c^3). Ng, Jordan and Weiss,
+    "On spectral clustering", NIPS 2001; Fowlkes, Belongie, Chung and Malik, "Spectral grouping using the Nystroem
+    method", PAMI 26 (2004).
     """
     gamma, near = gamma_by_neighbors(sample.X[:n_landmarks], rule.factor)
     kernel, landmarks = rule.with_gamma(gamma), kept(sample.X[near])
@@ -200,7 +197,7 @@ class SampledRows(Readable):
 
     @property
     def n_items(self) -> int:
-        """Pieces."""
+        """The number of pieces."""
         return -(-self.n_rows // GRAM_PIECE_ROWS)
 
     def items(self, executor: Executor) -> Iterator[slice]:  # noqa: ARG002 - they are in this process
@@ -213,7 +210,7 @@ class SampledRows(Readable):
         return self
 
     def large(self, state_bytes: float) -> Large:  # noqa: ARG002
-        """States are larger than pieces."""
+        """Return "state", as states are larger than pieces."""
         return "state"
 
     def read(self, item: slice) -> ValidRows:
@@ -229,10 +226,9 @@ def column_sketch(method: str, n_rows: int, n_columns: int, seed: int) -> Matrix
     """A random matrix S (n, c), scaled so that its columns have about unit length: ``E[S S'] = I``.
 
     "gaussian" and "signs": independent entries. "countsketch": each column of K is added, with a hashed sign, to one of
-    c. "srht": random signs times c columns of the Walsh-Hadamard matrix.
-
-    References: Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Achlioptas, J. Comput. Syst. Sci. 66 (2003) (signs);
-    Clarkson and Woodruff, STOC 2013, section 2; Tropp, Adv. Adapt. Data Anal. 3 (2011) (SRHT).
+    c. "srht": random signs times c columns of the Walsh-Hadamard matrix. Wang, Gittens and Mahoney, JMLR 20 (2019),
+    table 2; Achlioptas, J. Comput. Syst. Sci. 66 (2003) (signs); Clarkson and Woodruff, STOC 2013, section 2; Tropp,
+    Adv. Adapt. Data Anal. 3 (2011) (SRHT).
     """
     if method == "countsketch":
         buckets, signs = np.empty(n_rows, np.int32), np.empty(n_rows, np.float32)
@@ -258,12 +254,9 @@ def column_sketch(method: str, n_rows: int, n_columns: int, seed: int) -> Matrix
 def sketched_columns_map(
     here: Executor, kernel: Kernel, X: Matrix, S: Matrix, rank: int, root_rank: int | None = None
 ) -> KernelMap:
-    """The rank-restricted map of ``K ~ C W^+ C'`` with ``C = K S`` and ``W = S' K S``, all rows being landmarks.
+    """The rank-restricted map of ``K ~ C W^+ C'`` with ``C = K S`` and ``W = S' K S``; all rows are landmarks.
 
-    `X`: ndarray or csr_array (n, d), as `working_landmarks` keeps rows. `root_rank`: rank that W's pseudo-inverse is
-    cut to.
-
-    References: Wang, Gittens and Mahoney, JMLR 20 (2019), algorithm 2.
+    `root_rank`: rank to which W's pseudo-inverse is cut. Wang, Gittens and Mahoney, JMLR 20 (2019), algorithm 2.
     """
     columns = KernelColumns(kernel, X)
     cuts = [*range(0, X.shape[0], PIECE_ROWS), X.shape[0]]

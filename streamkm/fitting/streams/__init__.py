@@ -1,4 +1,1 @@
-"""Endless streams: arriving rows go into a coreset, which is clustered when centers are asked for.
-
-Nothing here reads files.
-"""
+"""Endless streams: arriving rows go into a coreset, which is clustered when centers are asked for."""

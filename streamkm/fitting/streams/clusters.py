@@ -1,7 +1,4 @@
-"""Clusters of a coreset of original rows: found anew, or from known centers by splits and joins that pay.
-
-Knows nothing of streams, estimators and files.
-"""
+"""Clusters of a coreset of original rows: found anew, or from known centers by splits and joins that pay."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ FADED = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings(Settings):
-    """How to cluster, validated; of fewer distinct rows than `n_clusters`, fewer clusters are found."""
+    """Validated settings of a stream; from fewer distinct rows than `n_clusters`, fewer clusters are found."""
 
     refine: int | str = 0
     streams: ClassVar[tuple[str, ...]] = ("seeding", "search", "sketch")
@@ -55,13 +52,11 @@ class StreamSettings(Settings):
 def cluster_coreset(
     coreset: Part, settings: StreamSettings, executor: Any = "auto"
 ) -> tuple[LloydResult, NDArray[np.float64]]:
-    """Cluster the rows of a coreset by their weights, as far as it tells; give the weight of each cluster, too.
+    """Cluster the rows of a coreset by their weights, with threads of this process; return the clusters' weights, too.
 
-    O(s * d * k) a step for s dense rows, O(nnz * k) for sparse ones.
-
-    `coreset`: one that holds all rows gets the whole of Lloyd's algorithm; others a few steps, as more would fit the
-    coreset, not the data. `executor`: "auto", int, or a Dask client, only threads of this process are used. Raises
-    InvalidInputError: if `init` has another number of features than the rows.
+    A coreset of all rows gets the whole of Lloyd's algorithm, others a few steps: more would fit the coreset, not the
+    data. O(s * d * k) a step for s dense rows, O(nnz * k) for sparse ones. Raises InvalidInputError: `init` has another
+    number of features than the rows.
     """
     sample, normalization = _normalized(coreset)
     settings = replace(settings, n_clusters=min(settings.n_clusters, len(sample.rows)))
@@ -87,7 +82,7 @@ def _normalized(coreset: Part) -> tuple[Sample, Normalization]:
 
 
 def _sketch_of(sample: Sample, settings: StreamSettings) -> Sketch:
-    """The sketch that starts are found in."""
+    """The sketch in which starts are found."""
     width, word = sample.X.shape[1], settings.seed64("sketch")
     if isinstance(settings.init, np.ndarray):
         return IdentitySketch(width)
@@ -102,7 +97,7 @@ def _sketch_of(sample: Sample, settings: StreamSettings) -> Sketch:
 
 @dataclass(frozen=True, slots=True)
 class FollowSettings:
-    """How clusters go on."""
+    """Settings by which clusters change from update to update."""
 
     fewest: int  # clusters; equal: their number is kept
     most: int
@@ -117,13 +112,11 @@ def follow(
     settings: FollowSettings,
     groups: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """Go on from centers (k, d) to those of the rows of a coreset.
+    """Go on from centers (k, d) to those of the rows of a coreset (k after, d). O(s k d) a step for s rows.
 
-    Lloyd's algorithm, then exchanges of a join for a split where that gains more than it costs, then splits and joins
-    as far as the number of clusters may change. New groups (g, d) far from all centers begin as clusters, as far as
-    there may be more. O(s k d) a step for s rows.
-
-    Returns float64 (k after, d).
+    Lloyd's algorithm, then exchanges of a join for a split that gains more than it costs, then splits and joins within
+    the bounds on the number of clusters. New `groups` (g, d), far from all centers, begin as clusters if there may be
+    more.
     """
     if groups is not None:
         centers = np.vstack([centers, groups[: max(0, settings.most - len(centers))]])
@@ -145,7 +138,7 @@ def _settled(pieces: LocalBlocks, centers: NDArray[np.float64], max_iter: int = 
 def _grown(
     whole: Block, pieces: LocalBlocks, found: LloydResult, settings: FollowSettings, rng: np.random.Generator
 ) -> LloydResult:
-    """Split clusters where that gains enough, as long as there may be more."""
+    """Split clusters if that gains enough, up to the most clusters."""
     known: Splits = {}
     for _ in range(GROWTH_ROUNDS):
         k = len(found.centers)
@@ -180,7 +173,7 @@ def _grown(
 
 
 def _shrunk(pieces: LocalBlocks, found: LloydResult, settings: FollowSettings) -> LloydResult:
-    """Join clusters where that costs little, as long as there may be fewer."""
+    """Join clusters if that costs little, down to the fewest clusters."""
     while len(found.centers) > settings.fewest:
         totals = pieces.totals(found.centers)
         means = totals.means(found.centers)

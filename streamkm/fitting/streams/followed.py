@@ -1,7 +1,4 @@
-"""Clusters of a stream that keep their ids: what an update or a merge makes of them, from rows that stand for all.
-
-Nothing here reads files.
-"""
+"""Clusters of a stream that keep their ids, after an update or a merge, from rows that represent all."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ class Step:
 
 
 def begun(centers: NDArray[np.float64], coreset: Part, part: Part, earlier: Part | None) -> Step:
-    """Clusters (k, d) that get their first ids; rows from before the update are counted as their coreset tells."""
+    """Clusters (k, d) with their first ids; earlier rows are counted by their coreset."""
     k, none = len(centers), np.zeros(len(centers))
     # counts, distances and reach; then within, variance and unsearched
     new = TrackedClusters(np.arange(k), centers, centers, none, none, none, 0.0, 0.0, 0.0, origins_of(centers), 1)
@@ -76,11 +73,10 @@ def advanced(
     new: Part | None,
     ground: Ground | None,
 ) -> Step:
-    """Find the clusters after an update.
+    """Find the clusters after an update with the rows `new`.
 
-    `waiting`: rows that came before the update and were not counted; they are counted as the coreset tells. `new`: rows
-    of the update. `ground`: new groups in these, far from all clusters; waiting rows as far out and in no group are not
-    counted.
+    `waiting`: earlier rows without a count; the coreset estimates it. `ground`: new groups among the new rows, far from
+    all clusters; waiting rows as far out and in no group are not counted.
     """
     if waiting is not None:
         near = Ground.of(followed.clusters.widened(waiting.X.shape[1]), waiting)
@@ -115,8 +111,8 @@ def moved(
 ) -> Step:
     """Move each center to the mean of its rows and new ones, by their exact sums; nothing is split or joined.
 
-    `more`: drawn from the new rows. `counts`, `sums`: float64 (k,), (k, d), of the new rows, by the center they are
-    nearest to.
+    `more` is drawn from the new rows; `counts` (k,) and `sums` (k, d) are those of the new rows at their nearest
+    centers.
     """
     part = rule.together([followed.part, more])
     fade = rule.fade(followed.part.last_place, part.last_place)
@@ -133,7 +129,7 @@ def moved(
 
 
 def estimated(clusters: TrackedClusters, X: Matrix, weights: NDArray[np.float64]) -> TrackedClusters:
-    """Count rows in by weighted ones (s, d) that stand for them; the objective is an estimate from then on."""
+    """Add weighted rows (s, d) that represent others; the objective is an estimate from then on."""
     if not X.shape[0]:
         return clusters
     labels, d2 = nearest_of(clusters, X)
@@ -149,10 +145,10 @@ def estimated(clusters: TrackedClusters, X: Matrix, weights: NDArray[np.float64]
 def events_of(
     step: Step, clusters: TrackedClusters, came: NDArray[np.float64], n_rows: NDArray[np.int64]
 ) -> list[Event]:
-    """Events of clusters in an update, once its rows are counted.
+    """Events of clusters in an update, once its rows are counted in `clusters`.
 
-    `clusters`: with all rows. `came`: float64 (k before,), weight of the update's rows that lay within the reach of
-    each center before. `n_rows`: int64 (k,), rows of the update in each cluster.
+    `came` (k before,): weight of the update's rows within the reach of each center before; `n_rows` (k,): its rows by
+    cluster.
     """
     transition, known, number = step.transition, step.before, clusters.n_updates - 1
     told: list[Event] = []
@@ -183,7 +179,7 @@ def events_of(
 
 
 def _is_without_rows(known: TrackedClusters, came: NDArray[np.float64], one: int) -> bool:
-    """Whether a cluster that is gone got few rows, and none of those next to it got about as many more."""
+    """Whether a cluster that is gone got few rows, and none of its neighbours got about as many more."""
     held = known.counts > 0
     usual = known.counts * (float(np.median(came[held] / known.counts[held])) if held.any() else 0.0)
     if came[one] >= FEW * usual[one]:
@@ -197,7 +193,7 @@ def _is_without_rows(known: TrackedClusters, came: NDArray[np.float64], one: int
 
 
 def reaching(clusters: TrackedClusters, coreset: Part, means: NDArray[np.int64] = NO_PLACES) -> TrackedClusters:
-    """Clusters with the reach that the coreset tells; its rows at `means` (j,) stand for others and are left out."""
+    """Clusters with the reach by the coreset, without its rows at `means` (j,), which represent others."""
     rows = np.flatnonzero(~np.isin(coreset.places, means))
     if not len(rows):
         return clusters
@@ -209,10 +205,10 @@ def reaching(clusters: TrackedClusters, coreset: Part, means: NDArray[np.int64] 
 
 
 def merged(first: Followed, second: Followed, rule: CoresetRule) -> Followed:
-    """Count the rows of the second in the clusters of the first where both have them, else in clusters with new ids.
+    """Count the rows of the second in the clusters of the first if both have them, else in clusters with new ids.
 
-    Clusters are the same if they have the same id and a common history. Their centers are those of the first, and
-    rows stay in their clusters: all sums are exact.
+    Clusters are the same if they have the same id and a common history; their centers are those of the first. Rows stay
+    in their clusters: all sums are exact.
     """
     part, means = rule.together([first.part, second.part]), np.union1d(first.means, second.means)
     fades = [rule.fade(each.part.last_place, part.last_place) for each in (first, second)]
@@ -238,7 +234,7 @@ def merged(first: Followed, second: Followed, rule: CoresetRule) -> Followed:
 
 
 def _names(one: TrackedClusters, other: TrackedClusters) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Names of the second's ids in both, which keep those of the common history, and the origins of all ids."""
+    """New ids of the second's clusters, which keep those of the common history, and the origins of all ids."""
     n_most = min(one.n_ids, other.n_ids)
     differ = np.flatnonzero(one.origins[:n_most] != other.origins[:n_most])
     n_shared = int(differ[0]) if len(differ) else n_most
@@ -283,7 +279,7 @@ def _counted(
 
 
 def _events(first: Followed, second: Followed, names: NDArray[np.int64]) -> list[Event]:
-    """Events of the second since the common history, by their names in both; "renamed" keeps the name it had before."""
+    """Events of the second since the common history, with its new ids; "renamed" keeps the name before."""
     n_common = next(
         (n for n, (one, other) in enumerate(zip(first.events, second.events, strict=False)) if one != other),
         min(len(first.events), len(second.events)),

@@ -1,4 +1,4 @@
-"""Rows on their way into a stream: read here, chunk by chunk; then those that wait for their part to be complete."""
+"""Rows on their way into a stream: read here, chunk by chunk; then waiting until their part is complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamkm.passes.sketch import check_weights
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows that wait for their part to be complete."""
+    """Rows that wait until their part is complete."""
 
     X: Matrix
     places: NDArray[np.int64]
@@ -38,7 +38,7 @@ def together(pieces: list[Piece]) -> Piece:
 
 
 def check_rows(part: Part | Piece, n_features: int) -> None:
-    """Refuse rows of a file, where any bytes may stand, that kernels do not take. Raises ValueError."""
+    """Raise ValueError for rows of a file that kernels do not take."""
     X, n_rows = part.X, len(part.places)
     for name, array, dtype in (("places", part.places, np.int64), ("weights", part.weights, np.float64)):
         if array.dtype != dtype or array.shape != (n_rows,):
@@ -57,12 +57,10 @@ def feed(
     weights: NDArray[np.float64],
     factor: float = 1.0,
 ) -> NDArray[np.int64]:
-    """Take all rows of a source, read here, chunk by chunk; invalid ones are left out where the reader skips them.
+    """Take all rows of a source, read here, chunk by chunk; return the rows of each, invalid ones included.
 
-    `take`: gets the rows and weights of each chunk; where it refuses one, those before it have been taken. `weights`:
-    float64 (n,) or (0,). `factor`: what each row weighs where there are no weights. Returns int64 (chunks,): rows of
-    each chunk that was read, invalid ones included. Raises InvalidInputError: if a row is invalid, or `weights` has
-    another length than the rows.
+    If `take` refuses a chunk, those before it have been taken. Rows weigh `factor` without `weights`. Raises
+    InvalidInputError: a row is invalid and not skipped, or `weights` has another length than the rows.
     """
     source, done = reader.source, 0
     counts: list[int] = []

@@ -1,8 +1,4 @@
-"""Endless streams: chunks of any size go in, memory stays flat, centers come out at any moment.
-
-A stream keeps a coreset of original rows. Rows are gathered into parts of a fixed number of rows by
-their places, so the state is the same, bit for bit, however the rows are cut into chunks. Knows nothing of estimators.
-"""
+"""Endless streams: chunks of any size go in, memory stays flat, centers come out; the state depends on no chunk."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ NODE_BYTES = 32 << 20  # that one coreset may take; some log2(rows / part) of th
 
 
 def stream_size(n_clusters: int, row_bytes: float) -> int:
-    """Rows of a stream's coreset: as many as serve k clusters, fewer where they would take more than `NODE_BYTES`."""
+    """Rows of a stream's coreset: as many as serve k clusters, fewer if they would take more than `NODE_BYTES`."""
     return max(4, 2 * n_clusters, min(default_size(n_clusters), int(NODE_BYTES / max(1.0, row_bytes))))
 
 
@@ -42,10 +38,9 @@ class Stream:
     """The state of an endless stream of rows.
 
     Memory is that of two parts of ``PART_SIZES * rule.size`` rows and of at most ``log2(rows / part) + 1`` coresets of
-    ``rule.size`` rows. A row costs O(nnz * k) for the rough clusters that its part is drawn by.
-
-    Streams of one rule on several machines whose row numbers do not overlap draw independently, and `merged` gives what
-    one stream of all rows would; bit for bit where together they hold all rows from one number to another.
+    ``rule.size`` rows. A row costs O(nnz * k) for the rough clusters by which its part is drawn. Streams of one rule
+    with separate row numbers draw independently, and `merged` equals one stream of all rows; bit for bit if together
+    they hold all rows from one number to another.
     """
 
     rule: CoresetRule  # how rows are chosen
@@ -62,7 +57,7 @@ class Stream:
 
     @property
     def tree(self) -> CoresetTree:
-        """The tree of the parts that are complete."""
+        """The tree of the complete parts."""
         return CoresetTree(self.rule, self.nodes)
 
     @property
@@ -88,11 +83,10 @@ class Stream:
         return self.followed is not None and self.from_fit and not self.is_waiting
 
     def add(self, X: Matrix, weights: NDArray[np.float64] = NO_WEIGHTS) -> None:
-        """Take rows, at least one; a refused chunk leaves the stream as it was.
+        """Copy rows (n, d) into the stream, at least one; sparse chunks may differ in width.
 
-        `X`: ndarray or csr_array (n, d), copied. Sparse chunks may differ in width. `weights`: float64 (n,) or (0,),
-        not negative. Raises InvalidInputError: for NaN, infinity, another width, or dense rows after sparse ones; names
-        the row.
+        Raises InvalidInputError: NaN, infinity, another width, or dense rows after sparse ones; names the row. A
+        refused chunk leaves the stream unchanged.
         """
         self._check(X, weights)
         n_rows, done = X.shape[0], 0
@@ -109,10 +103,7 @@ class Stream:
         self.sparse, self.n_features = sp.issparse(X), max(self.n_features, X.shape[1])
 
     def begin(self, clusters: TrackedClusters, n_rows: int, *, dtype: Any, sparse: bool) -> None:
-        """Take clusters that were found elsewhere, whose means stand for their rows.
-
-        `n_rows`: rows that are counted in them. `dtype`: of the rows of the stream. `sparse`: whether these are sparse.
-        """
+        """Take clusters that were found elsewhere, whose means represent their `n_rows` rows."""
         kept = clusters.counts > 0
         X = clusters.means[kept].astype(dtype)
         places = np.arange(self.next_row, self.next_row + len(X), dtype=np.int64)
@@ -132,11 +123,10 @@ class Stream:
         earlier: Part | None = None,
         ground: Ground | None = None,
     ) -> Step:
-        """Find the clusters after an update; the stream is not changed.
+        """Find the clusters after an update, by threads of this process; the stream is not changed.
 
-        `here`: threads of this process. `more`: rows drawn from those of the update; None: the stream has taken these.
-        `earlier`: if the stream has taken the rows of the update: those that waited before. `ground`: new groups in
-        `more`, far from all clusters.
+        `more`: rows drawn from the update, or None if the stream has taken these; then `earlier` are the rows that
+        waited before. `ground`: new groups in `more`, far from all clusters.
         """
         waiting = self.waiting()
         if self.followed is not None:
@@ -152,7 +142,7 @@ class Stream:
         return begun(centers, coreset, waiting, None if earlier is None else self.rule.finish(earlier))
 
     def known_clusters(self, settings: FollowSettings, starts: StreamSettings, executor: Any) -> TrackedClusters:
-        """The clusters that have ids, with rows that no update has counted, as far as the coreset tells."""
+        """The clusters that have ids, with the rows that no update has counted estimated by the coreset."""
         if self.followed is not None and not self.is_waiting:
             return self.followed.clusters
         with open_executor(executor) as workers, local_executor(workers) as here:
@@ -166,9 +156,9 @@ class Stream:
         return stream
 
     def coreset(self) -> Part:
-        """Weighted original rows that stand for all rows so far; the stream is not changed.
+        """Weighted original rows that represent all rows so far; the stream is not changed.
 
-        Raises InvalidInputError: if there are no rows of positive weight yet.
+        Raises InvalidInputError: there are no rows of positive weight yet.
         """
         part = self.waiting()
         if self.followed is not None:
@@ -190,10 +180,9 @@ class Stream:
             return self.rule.join(parts)
 
     def merged(self, other: Stream) -> Stream:
-        """A stream of the rows of both; neither is changed. It goes on after the higher row number.
+        """A new stream of the rows of both, which goes on after the higher row number.
 
-        Raises InvalidParameterError: if the other was made by another rule; InvalidInputError: if the rows differ in
-        width or kind.
+        Raises InvalidParameterError: the other has another rule; InvalidInputError: the rows differ in width or kind.
         """
         if self.sparse is not None and other.sparse is not None:
             self._check_shape(other.sparse, other.n_features)
@@ -218,16 +207,13 @@ class Stream:
         return both
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Arrays, for an .npz file, and JSON values that `restored` makes the same stream of."""
+        """Arrays for an .npz file, and JSON values, for `restored`."""
         arrays, header = pack(replace(self, dtype=np.dtype(self.dtype).name))
         return arrays, {"format": FORMAT, **header}
 
     @classmethod
     def restored(cls, arrays: dict[str, NDArray[Any]], header: dict[str, Any]) -> Stream:
-        """Make the stream of which `state` gave these.
-
-        Raises ModelFileError: if they are damaged, or of another format.
-        """
+        """The stream with this `state`; raises ModelFileError if it is damaged, or of another format."""
         try:
             if header["format"] != FORMAT:
                 raise ModelFileError(f"format {header['format']!r}, not {FORMAT}")
