@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 State = TypeVar("State")
 Result = TypeVar("Result")
-Large = Literal["state", "items"] | None  # what takes the memory of a fold
+Large = Literal["state", "items"] | None  # the large part of a fold's memory
 Outputs = Literal["dropped", "returned", "held"]  # of a fold: dropped, returned, or held with handles returned
 
 
@@ -45,7 +45,7 @@ class Listener(Generic[State]):
     """Callbacks of a fold, and the progress from which it continues."""
 
     on_output: Callable[[Any], None] | None = None  # takes the outputs, in order
-    held: bool = False  # whether it takes handles of the outputs, which stay where they were made
+    held: bool = False  # whether it takes handles; the outputs stay on their workers
     begun: Folded[State] | None = None  # progress of an earlier run, whose items are left out
     # called after each run with a function that returns the progress, and whether it was the last run
     on_run: Callable[[Callable[[], Folded[State]], bool], None] | None = None

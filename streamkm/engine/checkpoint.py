@@ -41,11 +41,11 @@ _NAME = r"[a-z][a-z0-9-]*"
 _FILES = rf"{_NAME}\.(record|growing)|checkpoint\.json"
 _OWN = re.compile(rf"({_FILES})|\.({_FILES})\.[0-9]+-[0-9a-f]{{16}}\.partial")
 BEGIN = "begin"  # the record that every run writes at once
-PROCESS = "process"  # what the process held beside data that began the run
+PROCESS = "process"  # memory beside data of the process that began the run
 INTERVAL_S = 10.0  # between saves within a stage
 SHARE = 0.05  # of the time, at most, that saving may take
 _ARRAY = "array_"  # before the names of a record's arrays, which are free
-# what NumPy and zipfile raise on bytes that are not theirs
+# errors of NumPy and zipfile for damaged files
 _DAMAGE = (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, TokenError)
 
 

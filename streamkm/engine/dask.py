@@ -67,7 +67,7 @@ class DaskCluster(Executor):
         self._sends = False
         self._reading: Reading | None = None  # of the items that workers read next,
         self._n_threads: dict[str, int] = {}  # of workers, by their addresses
-        self._checked: set[str] = set()  # workers that have what this process has
+        self._checked: set[str] = set()  # workers with the same software as this process
         self._files: set[str] = set()  # that workers were asked for
         self._looked = self._last_seen = time.monotonic()
         self.n_workers = 1

@@ -16,7 +16,7 @@ from streamkm.core.memory import total_memory
 
 logger = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 5.0  # for a worker to say what it has; one that does not is not refused
+ANSWER_SECONDS = 5.0  # for a worker to report its software; without an answer it is not refused
 MOST_FILES = 100  # of a source that each worker is asked for
 MOST_NAMED = 3  # workers that an error names
 # text, as a worker that lacks this package, or has another Python, could not load a function of it
@@ -113,7 +113,7 @@ def _named(workers: list[str]) -> str:
     return ", ".join(workers[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-SHARE = 24  # a stretch reads so many times what it shares with the next
+SHARE = 24  # a stretch reads this multiple of the bytes that it shares with the next
 LARGE_BYTES = 64 << 20  # of the chunks of a stretch whose results are as large as they are
 
 

@@ -8,10 +8,10 @@ from streamkm.engine.base import STATES_AHEAD
 from streamkm.engine.reduction import FEW_RUNS, RUNS, count_levels, count_runs, run_length
 
 MIB = 1 << 20
-READ_BYTES = 8 * MIB  # a thread that reads: kernels, buffers, decoders' threads beyond what goes with its chunk
+READ_BYTES = 8 * MIB  # of a reading thread: kernels, buffers and decoders' threads, beyond its chunk
 STREAM_PIECES = 2  # of a source that streams, beside those that wait for threads: one being made of another
 IN_FLIGHT = 4  # states joined, being joined and being returned, beyond those that threads work on and ahead
-TOLD_COPIES = 3  # of what a call of a worker tells the client: arriving, being taken, and the next one's
+TOLD_COPIES = 3  # of a message to the client: one arriving, one being taken, and the next
 
 
 def waiting_calls(n_threads: int) -> int:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 ARRAY, BITS, PIECES, MATRIX = "array", "bits", "pieces", "matrix"  # tags of values that JSON does not hold
 SKETCH, FLOAT = "sketch", "float"
-NAMES = {"sp": sp, "NDArray": NDArray, "Any": Any}  # by which the annotation `Matrix` is told, wherever it stands
+NAMES = {"sp": sp, "NDArray": NDArray, "Any": Any}  # to resolve the annotation `Matrix` in any module
 
 
 def pack(value: Any) -> Record:

@@ -13,10 +13,10 @@ from functools import reduce
 from typing import Any
 
 RUNS = 24  # runs of a list, or a multiple of them: enough for 24 workers
-FEW_RUNS = 8  # the same where a state is larger than the items: making and joining states would cost more than the work
+FEW_RUNS = 8  # the same for states larger than the items, which cost more to make and join than the work
 RUN_LENGTH = 16  # items a run has at most
 ARITY = 8  # states joined at once
-UNITS = 4  # a shard has at least so many of the subtrees at whose bounds shards are cut
+UNITS = 4  # subtrees of a shard, at least; shards are cut between subtrees
 
 
 def count_runs(n_items: int, n_runs: int) -> int:

@@ -25,7 +25,7 @@ from streamkm.passes.assign import Assign, AssignResult, assign_pass
 from streamkm.passes.labels import HeldLabels, n_writes, open_labels, write_labels
 
 FEW_JUDGED_ROWS, JUDGED_ROWS = 2500, 10_000  # of the sample, that the objective is estimated by; more if unsure
-PRECISE = 0.002  # share of an estimated objective that its error may be where no more rows are looked at
+PRECISE = 0.002  # largest error of an estimate, as a share of it, for which no more rows are read
 COCHRAN = 25.0  # squared skewnesses that the number of rows must exceed for intervals by the standard error to hold
 ROUNDING = 1e-12  # share of an objective by which sums of the same rows may differ: a pass is worse beyond it
 
@@ -132,7 +132,7 @@ def _estimated(
     mean = float(weighted_sum(weights, d2)) / float(weights.sum())
     if sample.complete and len(d2) == len(sample.rows):
         return InertiaEstimate(total_weight * mean, 0.0)
-    # what a row that was sure to be here adds is known; each other one may have been missed
+    # the share of a row that was certain to be drawn is known; others may have been missed
     residuals = weights * (d2 - mean)
     variance = float(weighted_sum(1 - chances, np.square(residuals)))
     third = float(weighted_sum(1 - chances, residuals**3))
@@ -150,7 +150,7 @@ def distortion_of(
     objectives are the row sample's.
     """
     if model.space == "sketch" or model.sketch.inflates_lengths:
-        return None  # a sample of a row's entries does not keep lengths, only what is nearer
+        return None  # a sample of a row's entries keeps the order of distances, not lengths
     directions = model.sketch.basis
     if directions is not None:
         filled = totals.counts > 0

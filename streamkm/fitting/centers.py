@@ -73,7 +73,7 @@ def find_clusters(context: FitContext, found: NormalizedRows) -> Clustering:
     space = plan.space_for(sample.X.shape[1] if columns is None else columns.n_columns)
     is_polished = space == "original" and not sketch.is_identity
     if plan.cluster_on == "spilled":
-        trim_heap(plan.limit_bytes, plan.memory["cluster"])  # blocks take what is left: heaps must not grow
+        trim_heap(plan.limit_bytes, plan.memory["cluster"])  # blocks take the rest of the memory: heaps must not grow
     with context.progress.stage("seed"):
         sampled = sample.block(context.here, sketch, settings.start_rows)
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
@@ -81,7 +81,7 @@ def find_clusters(context: FitContext, found: NormalizedRows) -> Clustering:
         schedule = None
         is_iterated = not (space == "original" and sketch.needs_polishing and plan.cluster_on == "sample")
         if is_iterated:
-            room = None if rows.executor.joins_here else plan.epoch_room or MUCH_ROOM  # where workers hold the rows
+            room = None if rows.executor.joins_here else plan.epoch_room or MUCH_ROOM  # if workers hold the rows
             given: dict[str, Any] = {
                 "stored": stored_share(clustered.X),
                 "counted": plan.n_rows is not None,
@@ -162,7 +162,7 @@ def _polished(
         basis = sketch.basis
         if not sample.complete and basis is not None:
             known = context.plan.cluster_on != "sample"
-            if known:  # along the directions, what all rows say; only the rest is the sample's
+            if known:  # all rows give the part along the directions, the sample only the rest
                 centers += (result.centers - sketch.apply(centers)) @ basis.T
             if known or not sketch.needs_polishing:
                 return replace(result, centers=centers), []

@@ -49,7 +49,7 @@ class FoundKernel:
     """The width and the trace of a kernel, found in a fit."""
 
     gamma: float
-    trace: float | None = None  # sum of k(x, x) over all rows, where the sample holds all and it is not their number
+    trace: float | None = None  # sum of k(x, x) over all rows, if the sample holds all and k(x, x) is not 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Settings:
     tol: float
     refine: int | str  # int or "auto"
     seeds: np.random.SeedSequence  # source of the named random streams
-    sketch: Sketch | None = None  # where it was made already
+    sketch: Sketch | None = None  # if it was made already
     spherical: bool = False  # whether centers are kept at unit length
     accelerated: ClassVar[bool] = True  # whether steps of Lloyd's algorithm without epochs carry means on
     # a name's position sets its seed, so the empty one keeps the results of earlier fits
@@ -151,7 +151,7 @@ class Settings:
 class FitContext(PassContext):
     """Executors, plan and settings of a fit, which all its stages share."""
 
-    here: Executor  # threads of this process, for what is in its memory; `executor` where that runs in this process
+    here: Executor  # threads of this process, for its memory; `executor` if that runs in this process
     plan: Plan
     settings: Settings
     progress: Progress

@@ -123,7 +123,7 @@ def count_and_weight(
 ) -> TfIdfRows:
     """Rows weighted by their own document frequencies, with the pass that counted them; see `fit_idf`."""
     held, start = resident_bytes(), TfIdf(CountFeatures().start(), **weights)
-    TfIdfRows(source, start)  # refuses what cannot be weighted
+    TfIdfRows(source, start)  # refuses rows that cannot be weighted
     if not source.replayable:
         raise InvalidInputError(
             f"{source.name} can be read once only, and document frequencies take a pass of their own; pass a list or a "
@@ -131,7 +131,7 @@ def count_and_weight(
         )
     frequencies, stage = _counted(source, executor, memory_limit)
     rows = TfIdfRows(source, replace(start, frequencies=frequencies))
-    # a plan is the same before and after, so that what it refuses names a limit that will do
+    # plans before and after are the same, so a refusal names a sufficient limit
     rows.unloaded_bytes = max(0, held + COUNTED_BYTES - resident_bytes())
     rows.stages_before = (*source.stages_before, stage)
     return rows

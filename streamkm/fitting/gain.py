@@ -23,11 +23,11 @@ from streamkm.fitting.state import CERTAINTY, InertiaEstimate
 from streamkm.kernels.cluster.totals import row_products, weighted_sum
 from streamkm.kernels.intrinsics.hashing import hash_places
 
-SPLIT_ENTRIES = 1 << 22  # of the halves that are looked at, at most, over 2
-CARRIED_ON = 0.6  # share of their way that means are carried on by, where nothing is searched
-MOST_SWAPS = 256  # looked at
+SPLIT_ENTRIES = 1 << 22  # of the halves that are judged, at most, over 2
+CARRIED_ON = 0.6  # share of their last way by which means move on if nothing is searched
+MOST_SWAPS = 256  # judged
 FEWEST_CLUSTERS = 3  # of which one may be split and two others merge
-CERTAIN = 0.9  # probability from which a row is in both halves of what was drawn
+CERTAIN = 0.9  # probability from which a drawn row is in both halves
 HALVES_SEED = 0x9E3779B97F4A7C15  # of the hash that cuts drawn rows in two halves
 ULP = float(np.finfo(np.float64).eps)
 
@@ -37,7 +37,7 @@ class GainEstimate:
     """The gain of another round, estimated on rows drawn in the pass before."""
 
     by_moving: float  # share of the objective that clusters gain by their own means as centers
-    # share, estimated from below, that is gained where some split in two pay for others that merge
+    # share, estimated from below, that is gained if some split in two and others merge
     by_swaps: float = 0.0
     swaps: tuple[tuple[int, int], ...] = ()  # tuple of (int, int), clusters to split, each with the one to give up
     # tuple of float64 (2, m), means of the two halves of each cluster that is to be split
@@ -55,10 +55,10 @@ class GlobalSearch:
 
     here: Executor  # of this process
     model: Model  # its centers made the labels
-    normalization: Normalization  # in which clusters are looked for, of rows in the model's space
+    normalization: Normalization  # of rows in the model's space, for the search
     totals: Totals  # of all rows
     rule: DrawRule | None
-    drawn: Drawn | None  # rows that the pass drew by it, in the model's space; None where there was no room for them
+    drawn: Drawn | None  # rows that the pass drew by it, in the model's space; None without room for them
     spherical: bool = False  # whether centers are to have unit length
 
     def estimate(self, inertia: InertiaEstimate | None, n_rows: int) -> GainEstimate:

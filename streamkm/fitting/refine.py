@@ -27,11 +27,11 @@ from streamkm.fitting.gain import GainEstimate, GlobalSearch
 from streamkm.fitting.state import FitState
 
 WORTH = 0.01  # share of the objective that another round should gain, at least
-WORTH_OF_FEW = 0.002  # such a share where memory left few sampled rows
+WORTH_OF_FEW = 0.002  # the same if memory left few sampled rows
 # Such a share, from which starts are searched anew, too: the first ones were blind to much of the data. That means of
 # the sample are not those of all rows costs less: with s rows a cluster, 1 / s of the objective.
 ANEW = 0.05
-ROWS_PER_CLUSTER = 50  # without so many, centers are not moved to means of drawn rows, which would fit these rows
+ROWS_PER_CLUSTER = 50  # with fewer, means of drawn rows would fit these rows, and centers are not moved there
 
 logger = logging.getLogger(__name__)
 
@@ -90,12 +90,12 @@ def _searched_further(
     logger.info(
         "objective %.6g; moving one center elsewhere would lower it by at least %.2f %%", search.totals.d2, 100 * gain
     )
-    # one split and merge shows nothing where a small sample missed several groups: starts among drawn rows may
+    # one split and merge shows nothing if a small sample missed several groups; starts among drawn rows may
     blind = few and plan.keeps_sample and estimate is not None and not estimate.is_kept(search.totals.d2)
     if state.n_rounds >= most_rounds or (gain <= worth and not blind):
         return None
     with context.progress.stage(f"search-{state.n_rounds + 1}"):
-        # a search ends at means of sampled rows: those of all rows are better where little but moving gains
+        # a search ends at means of sampled rows: those of all rows are better if little but moving gains
         if not plan.keeps_sample or (worth < gain <= ANEW and could.by_swaps < could.by_moving):
             return search.swapped(could, carried_on=state.n_rounds + 1 < most_rounds)
         centers, gained = next_centers(context, state, search, could, anew=blind or gain > ANEW)

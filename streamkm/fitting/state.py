@@ -21,7 +21,7 @@ from streamkm.passes.assign import AssignResult
 from streamkm.sketches import Sketch
 
 CERTAINTY = 2.0  # standard errors that an estimate is lowered by
-SURE = 0.005  # share of an estimated objective that its error may be, where it is trusted
+SURE = 0.005  # largest error of an estimated objective that is trusted, as a share of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Clustering:
     """The result of a search for centers, before any row is assigned."""
 
     result: LloydResult  # of the stage that ended the iterations; its centers are in `space`
-    space: Space  # "original" or "sketch", where rows will be assigned
+    space: Space  # "original" or "sketch", in which rows will be assigned
     sketch: Sketch
     history: tuple[dict[str, Any], ...]
     sample_view: SampleView
     n_features: int
     chunk_rows: NDArray[np.int64]  # (chunks,): rows of each chunk
-    columns: Columns | None = None  # the features that centers have, where they are few of all
+    columns: Columns | None = None  # the features of the centers, if they are few of all
     kernel: FoundKernel | None = None
 
     def model(self, metric: Metric) -> Model:
@@ -50,7 +50,7 @@ class SampleView:
     sample: Sample  # normalized
     sketched: Block
     normalization: Normalization
-    whole: Sample | None = None  # all sampled rows, normalized, where there may be another round and these are more
+    whole: Sample | None = None  # all sampled rows, normalized, if there may be another round and these are more
 
     @classmethod
     def of(
@@ -75,7 +75,7 @@ class InertiaEstimate:
     """The objective of all rows, estimated by the sample."""
 
     inertia: float
-    error: float  # standard error of it; 0 where the sample holds all rows
+    error: float  # standard error of it; 0 if the sample holds all rows
     # whether a few rows decide both, so that intervals by the error do not hold: W. G. Cochran, "Sampling techniques"
     # (1977), section 2.15, asks for more rows than 25 times their squared skewness
     few_decide: bool = False
@@ -108,12 +108,12 @@ class FitState:
     model: Model = field(init=False)  # its centers made the labels
     assigned: AssignResult = field(init=False)  # of the last pass
     rule: DrawRule | None = field(default=None, init=False)  # by which that pass drew rows
-    # the sample's estimate for that pass; None where nothing was drawn, or too few rows decide it
+    # the sample's estimate for that pass; None if nothing was drawn, or too few rows decide it
     inertia_estimate: InertiaEstimate | None = field(default=None, init=False)
     gain: float | None = field(default=None, init=False)  # share that another round could gain, estimated from below
     distortion: float | None = field(default=None, init=False)  # see `fitting.assign`
     view_labels: NDArray[np.int32] = field(init=False)  # clusters of the first rows of the sample view
-    # (d,): standard deviations of the features over some sampled rows; None where rows were assigned in the sketch
+    # (d,): standard deviations of the features over some sampled rows; None if rows were assigned in the sketch
     deviations: NDArray[np.float64] | None = field(default=None, init=False)
 
     @classmethod

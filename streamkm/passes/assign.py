@@ -28,7 +28,7 @@ from streamkm.passes.reader import ValidRows, changed_source
 from streamkm.passes.sizes import FitSizes, UpdateSizes
 from streamkm.passes.sketch import Sketched
 
-LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looked at
+LABEL_BYTES = 5  # of a row whose label is gathered: the label, and a flag while it is checked
 DRAWN_SLACK = 1.25  # of rows that a call may draw; see `seeding.draws`
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class AssignResult:
     drawn: Drawn | None = None  # rows drawn by their share of the objective, in the model's space, if a rule was given
     # distances of the rows to the model's centers, by cluster; None for rows that can be read once only
     profile: Profile | None = None
-    n_rows: NDArray[np.int64] | None = None  # of each cluster, where weights decay
+    n_rows: NDArray[np.int64] | None = None  # of each cluster, if weights decay
     labels: Any = None  # (n,) or HeldLabels, -1 for invalid rows; None if no sink took them
 
 
@@ -55,7 +55,7 @@ class AssignState:
     totals: Totals | None  # None before the first row
     profile: Profile
     drawn: tuple[Drawn, ...] = ()  # rows drawn by their share of the objective, if there is a rule
-    n_rows: NDArray[np.int64] | None = None  # (k,): rows of each cluster, where weights decay
+    n_rows: NDArray[np.int64] | None = None  # (k,): rows of each cluster, if weights decay
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage
     return AssignResult(totals, labels=labels)
 
 
-HELD_CENTERS = 8  # of k clusters, beside states: as they were and as they are, with means, sums, and what kernels read
+HELD_CENTERS = 8  # of k clusters, beside states: before and now, with means, sums and kernels' tables
 FOLLOW_CENTERS, FOLLOW_CORESETS = 7, 11  # while clusters go on, when no rows are read: beside those, and in all
 
 

@@ -34,7 +34,7 @@ from streamkm.text.tfidf import Frequencies
 logger = logging.getLogger(__name__)
 
 COUNTING_COPIES = 24  # of the rows that documents become: texts, words, and entries, by two threads
-SAMPLE_SEED = 0  # of the rows that quartiles are found on: the same whatever a fit draws
+SAMPLE_SEED = 0  # of the rows for quartiles: the same for every fit
 
 
 def planned_rows(source: RowSource, preparation: Preparation) -> RowSource:

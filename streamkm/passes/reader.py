@@ -84,7 +84,7 @@ class RowReader:
 
     def read_rows(self, item: Item) -> ValidRows:
         """Read an item of `items`, or a chunk, as `read` does."""
-        if isinstance(item, tuple):  # a chunk of a Dask array: its graph, and what that needs
+        if isinstance(item, tuple):  # a chunk of a Dask array, its graph, and inputs of the graph
             chunk, block, inputs = item
             X = self.source.finished(block.compute(inputs))
             return self.checked(X, row_places(chunk.start, chunk.start + X.shape[0]))
@@ -124,7 +124,7 @@ class ValidRows:
     kept: NDArray[np.int64] | None  # (v,): or None, numbers of these rows in the chunk; None: all
     # (v,): squared norms of the rows; None for dtypes whose values are always valid
     d2norms: NDArray[np.float64] | None
-    # (v,) or (0,), sample weights; empty where every row weighs 1
+    # (v,) or (0,), sample weights; empty if every row weighs 1
     weights: NDArray[np.float64] = field(default_factory=lambda: NO_WEIGHTS)
     first_row: int = 0  # number of rows before the chunk, if known
 

@@ -20,7 +20,7 @@ class Sizes:
     sample_rows: int
     drawn_rows: int = 0  # that a call draws in the pass that assigns rows
     keeps_sample: bool = False  # whether the row sample is kept for rounds that look further
-    # rows that starts are searched on, where these are drawn from all that are held; and how many it takes
+    # rows drawn from all held rows to search starts on: at most, and at least
     searched_rows: int = 0
     fewest_searched: int = 0
 
@@ -106,5 +106,5 @@ class UpdateSizes:
 
     n_clusters: int
     n_features: int
-    coreset_bytes: int  # of the rows of a coreset; 0: clusters stay where they are, as when rows are only labelled
+    coreset_bytes: int  # of the rows of a coreset; 0: clusters do not change, rows are only labelled
     held_bytes: int  # of the state of before, which the process holds already

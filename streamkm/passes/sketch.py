@@ -92,14 +92,14 @@ def sketch_pass(
     again = reader.source.lies_as_read and sketch is not None and sketch.is_identity and writer.checkpoint is None
     chunks = reader.source.chunks(reader.target_bytes) if again else ()
     stage.advance(n_before)
-    # the nodes of several calls would need too much memory on one worker, and progress is saved as calls are told
+    # the nodes of several calls would need too much memory on one worker, and progress is saved as summaries arrive
     once = gathered.tree is None and (record is None or writer.checkpoint is None)
     rows = context.rows(chunk_rows, n_before)
     for handle, told in held_outputs(map_, rows, context.executor, stage, once=once):
         if holds:
             read = partial(_again, reader, chunks[len(handles)]) if chunks else None
             handles.append(spill.keep(handle, read) if spill and isinstance(handle, Block) else handle)
-        if told is None:  # a later chunk of the same call tells
+        if told is None:  # the summary comes with a later chunk of the same call
             continue
         if gathered.tree is not None and told.tree is not None:
             gathered.tree.absorb(told.tree)

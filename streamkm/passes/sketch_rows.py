@@ -32,7 +32,7 @@ from streamkm.sketches import Sketch
 from streamkm.sources.base import IndexedRows
 from streamkm.sources.chunks import Chunk
 
-MOST_INDEXED = 0.5  # share of rows that may be candidates, where rows are found first and then picked
+MOST_INDEXED = 0.5  # largest share of candidates for which rows are indexed first and then picked
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ def with_cached_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Pla
     if plan.passes - len(plan.passes_before) == 1 or not rows.decodes or rows.estimated_rows is None:
         return plan
     if rows.n_features is None and budget.free_bytes is None:
-        return plan  # how wide rows are, and what that takes of a given limit, is known after they were read
+        return plan  # the width of rows, and their bytes, are known after they were read
     needed = rows.estimated_rows * (decoded_row_bytes(rows) + PLACE_BYTES)
     room = budget.room_for_rows(plan.peak_bytes)
     if needed > room:
@@ -123,8 +123,8 @@ def _sized(source: RowSource, memory_model: MemoryModel, sizes: Sizes, cut: Chun
     )
 
 
-FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER = 10_000, 32  # rows that starts are searched on, whatever the memory
-MOST_ROUNDS = 2  # of looking further, where `refine` is "auto"
+FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER = 10_000, 32  # rows on which starts are searched, for any memory
+MOST_ROUNDS = 2  # of further search, if `refine` is "auto"
 
 
 def plan_fit(source: RowSource, resources: Resources, *, n_clusters: int, options: SketchOptions, **asked: Any) -> Plan:

@@ -25,9 +25,9 @@ from streamkm.sketches.sizing import kernel_columns, nystroem_columns
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunks import decoded_row_bytes
 
-VIEW_ROWS = 5000  # sampled rows kept for the 2-D picture, and for what they promise of the objective
-SQUARES = 6  # of c x c numbers while the landmarks' matrix is inverted: it, its vectors, what LAPACK works with
-LIBRARY_MORE = 28 * MIB  # what maps of kernels and LAPACK hold beside what a fit of `StreamKMeans` does; measured
+VIEW_ROWS = 5000  # sampled rows kept for the 2-D picture and for the estimate of the objective
+SQUARES = 6  # of c x c numbers while the landmarks' matrix is inverted: it, its vectors, LAPACK's copies
+LIBRARY_MORE = 28 * MIB  # memory of kernel maps and LAPACK beyond a fit of `StreamKMeans`; measured
 COMBINED = 3  # of n x c numbers while kernel columns are combined: the combinations, twice, and the random matrix
 SMALLEST_SAMPLE_ROWS = 10_000  # fewer than k-means keeps: each costs its kernel values twice
 COLUMN_SKETCHES = ("gaussian", "signs", "srht", "countsketch")
@@ -35,12 +35,12 @@ LANDMARK_SKETCHES = ("sampled-columns", "sub-gaussian", "sub-gaussian-entries", 
 """Whose features are combinations of kernel values against drawn rows, without the root of the rows' own matrix."""
 METHODS = ("nystroem", "two-step", *LANDMARK_SKETCHES, *COLUMN_SKETCHES, "fourier", "orthogonal-fourier")
 LANDMARKS = ("uniform", "leverage", "rank-leverage", "kmeans")
-LOSS, LARGEST_AUTO_RANK = 0.1, 256  # where no loss is given: k / LOSS features, at most so many
+LOSS, LARGEST_AUTO_RANK = 0.1, 256  # without eps: k / LOSS features, at most 256
 COLUMNS_PER_DIRECTION, FEWEST_PER_DIRECTION = 8, 2
 LARGEST_AUTO_LANDMARKS = 2048  # but for FEWEST_PER_DIRECTION
 NEIGHBOR_LANDMARKS = 1000  # of the width of neighbours: three rings need 700; a cluster 10 at least
 DELTA = 0.1  # of the bound for Yin et al.'s sketches, which `eps` says nothing else to
-MOST_EVALUATIONS = 1 << 32  # of the kernel, where all rows meet all rows: some minutes
+MOST_EVALUATIONS = 1 << 32  # of the kernel for all pairs of rows: some minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class KernelSizes:
 
     n_landmarks: int  # columns of the sketch, c
     rank: int  # features, m
-    # what `eps` asks for and does not get; empty where it gets it, or where none was given
+    # the reason why sizes are too small for `eps`; empty if there is none
     short: str = field(default="", compare=False)
 
 

@@ -19,14 +19,14 @@ from streamkm.sketches.subspace import subspace_bytes
 
 POOL_ROWS = 20_000  # of the sample, that a kernel's landmarks are chosen from
 PCA_ROWS = 10_000  # of the sample, that directions are found on,
-PCA_BYTES = 256 * MIB  # and what they may take in float64
+PCA_BYTES = 256 * MIB  # and their largest bytes in float64
 MOST_AHEAD = 0.1  # share of all rows that are read ahead to find directions, at most, but for
 FEWEST_AHEAD = 4  # rows a component
 SPILLED_COPIES = 3  # of a spilled block that a thread reads: the file, its arrays, rows drawn from it
-FRAME_ROWS = 6  # of float64, while it is looked where the data lie
-CHECK_COPIES = 6  # of drawn rows, while it is looked what could be gained
+FRAME_ROWS = 6  # of float64, while rows are normalized
+CHECK_COPIES = 6  # of drawn rows, while a gain is estimated
 CHECK_CENTERS = 22  # copies of the centers meanwhile, measured: means, sums, halves of all clusters twice, layouts
-ROUND_COPIES = 3  # of sampled and drawn rows as floats, where clusters are looked for once more
+ROUND_COPIES = 3  # of sampled and drawn rows as floats, in another search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class MemoryModel(FitSizes):
     """Sizes that the projection of memory depends on, and the projection."""
 
     cluster_on: ClusterOn = "sample"
-    space: Space = "original"  # where rows are assigned
+    space: Space = "original"  # in which rows are assigned
     room: int = 0  # bytes of spilled blocks that are kept in memory
     map: MapBytes | None = None  # of a kernel
 
@@ -122,7 +122,7 @@ class MemoryModel(FitSizes):
         in_blocks = self.cluster_on in ("blocks", "spilled")
         searching = self.searching_bytes(n_rows, in_blocks=in_blocks)
         steps = self._steps(self.rows.n_components, n_rows, in_blocks=in_blocks)
-        return max(searching, steps) if self.many else searching + steps  # of many, what was searched is given back
+        return max(searching, steps) if self.many else searching + steps  # many centers: searched rows are freed first
 
     def searching_bytes(self, n_rows: int, *, in_blocks: bool = True) -> int:
         """Bytes of the search for starts on `n_rows` rows, or on rows drawn from them, without these rows."""
@@ -151,7 +151,7 @@ class MemoryModel(FitSizes):
         if drawn:
             doubles = rows.float_bytes(self.space) * (8 // rows.itemsize if rows.dense else 1)
             looked_at = drawn * (rows.placed_bytes(self.space) + CHECK_COPIES * doubles)
-            # what was the sample's may not have been given back
+            # memory of the sample may not have been freed
             about = CHECK_CENTERS * centers.double_bytes + centers.table_bytes
             stages["check"] = self.sample_bytes + looked_at + about + labels
         if self.chosen.keeps_sample:

@@ -30,10 +30,10 @@ from streamkm.sources.chunks import SMALLEST_CHUNK_BYTES, decoded_row_bytes, def
 from streamkm.sources.text_lines import LineLimit
 
 SAMPLE_BYTES = 256 * MIB
-LOADED_ROOM_MIB = 512  # beside what is loaded whole, which is not planned before
-SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
-KEPT_SHARE = 4  # where no limit was given: of the memory for data, one part for rows that stay in memory
-LARGE_CHUNKS = 1 << 20  # so many that all large states of a fold exist
+LOADED_ROOM_MIB = 512  # beside data that are loaded whole, before anything is planned
+SHARE = 8  # of the memory for data, one part each for the row sample and for chunks
+KEPT_SHARE = 4  # without a limit: of the memory for data, one part for cached rows
+LARGE_CHUNKS = 1 << 20  # enough that all large states of a fold exist
 PLANNED_THREADS = 4  # that the chunks' part is shared by, however many there are: sizes do not depend on threads
 DRAWN_STEP, FEWEST_DRAWN = 4, 64  # rows that are drawn by their share of the objective: so many times fewer; at least
 
@@ -45,13 +45,13 @@ class MemoryBudget:
     """The memory that a limit leaves for data, beside that of the process, in steps."""
 
     limit_bytes: int
-    # what the process holds beside what is planned: `process_memory`, and the rows if they are in memory
+    # memory beside the plan: `process_memory`, and the rows if they are in memory
     base_bytes: int
     process_memory: int  # see `process.process_memory`
     # what the machine has left for this process, where no limit was given; None where one was. Only what is kept in
     # memory or on disk is chosen by it: another plan that it has no room for is refused
     free_bytes: int | None = None
-    workers: PlannedWorkers | None = None  # what workers of a cluster have beside
+    workers: PlannedWorkers | None = None  # of a cluster
 
     @classmethod
     def of(

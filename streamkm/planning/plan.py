@@ -20,7 +20,7 @@ from streamkm.sketches import sketch_class
 
 STAGE_NAMES = {"idf": "document frequencies", "by rows": "sorting entries by rows", "fill": "column means"}
 MANY_CENTERS = "two-level k-means++, then a search among neighbouring centers; labels are exact, by an index"
-_MAIN = ("sketch", "assignment", "passes", "bytes read", "memory", "worker memory")  # what users need
+_MAIN = ("sketch", "assignment", "passes", "bytes read", "memory", "worker memory")  # main lines for users
 
 
 def epoch_schedule(
@@ -59,8 +59,8 @@ def stored_share(X: Matrix) -> float | None:
 class PlannedEpochs:
     """Epochs that a fit will run."""
 
-    schedule: Schedule | None  # None where the number of rows is not known
-    n_rows: int  # that the epochs look at; where their number is not known, the fewest that epochs run on
+    schedule: Schedule | None  # None if the number of rows is unknown
+    n_rows: int  # of the epochs; if their number is unknown, the fewest with epochs
     exact: bool = True  # whether the fit will find as many
 
     def __str__(self) -> str:
@@ -95,45 +95,44 @@ class Plan(PlannedSketch, Lines):
     n_features: int | None
     stored_bytes: int | None  # read in one pass over the source
     sample_rows: int  # rows of the row sample, at most
-    # rows that the last pass draws by their share of the objective, to tell what the sample missed; 0: none
+    # rows that the last pass draws by their share of the objective, to find clusters that the sample missed; 0: none
     drawn_rows: int = 0
     keeps_sample: bool = False  # whether the row sample is kept, so that a further pass begins with a search
     # whether the limit left fewer sampled rows than serve: further passes are worth it for less
     few_sampled: bool = False
-    # what k-means runs on. "sample": the row sample; "blocks": all sketched rows, which are kept; "coreset": a weighted
-    # coreset of them; "spilled": all of them, those that memory does not hold on disk
+    # rows for k-means. "sample": the row sample; "blocks": all sketched rows, in memory; "coreset": a weighted coreset
+    # of them; "spilled": all of them, partly on disk
     cluster_on: ClusterOn
     why_regime: str
     coreset: Method  # how a coreset is drawn: "sensitivity" or "lightweight"
     assign_space: Space | None  # "original" or "sketch"; None: decided when the number of features is known
-    # whether rows are labelled in the sketch's space where the limit has no room for the original one, and only then
+    # whether the memory limit decides between labels in the original space and in the sketch
     chooses_space: bool = False
-    # bytes of sketched rows that are kept in memory where they are spilled; None where they are not
+    # bytes of spilled rows that stay in memory; None if rows are not spilled
     block_room: int | None = None
-    rereads: bool = False  # whether those beyond it are read again from the source, not from a copy
-    # of moving averages, between steps of Lloyd's algorithm; None where there are none
+    rereads: bool = False  # whether the other rows are read again from the source, not from a copy
+    # of moving averages, between steps of Lloyd's algorithm; None: no epochs
     epochs: PlannedEpochs | None = None
     passes: int
-    # what takes one of the passes each, in front of all others, before rows are there: "categories", "idf"
+    # passes before rows are made: "categories", "idf"
     passes_before: tuple[str, ...] = ()
-    # steps that rows are prepared by which take one of the passes each, in front of the others
+    # steps of the preparation that take a pass each, after those
     finding_steps: tuple[str, ...] = ()
-    counts_first: bool  # whether one of the passes comes first and only counts rows, so that weights find theirs
-    fit_passes: int = 0  # how many of the passes find the sketch; 0 where it needs no rows, or the row sample's
+    counts_first: bool  # whether a pass counts rows first, to match them with weights
+    fit_passes: int = 0  # passes that find the sketch; 0 if it needs no rows or only the row sample
     # whether the sketch is found on a few rows read ahead, so that the first pass sketches all rows
     reads_ahead: bool = False
-    more_passes: int = 0  # further passes, at most, where the sample missed something
+    more_passes: int = 0  # further passes, at most, if the sample missed something
     chunk_bytes: int  # decoded bytes of a chunk, about
     n_chunks: int | None
     n_threads: int  # threads of this process that work on rows, at most
-    # room for rows that stay in memory once they are read, so that the passes which follow read nothing; 0: each reads
-    # them
+    # room for rows that stay in memory once they are read, so that later passes read nothing; 0: each pass reads them
     cached_bytes: int = 0
     memory: dict[str, int]  # projected resident bytes of this process in each stage: of the client, on a Dask cluster
-    memory_model: MemoryModel  # what the projection is made of
-    limit_bytes: int  # what they may not exceed
-    base_bytes: int  # what the process holds beside what is planned: `process_memory`, and rows in memory
-    # what it holds beside data, in steps of 64 MiB: measured before the fit, or given with the limit
+    memory_model: MemoryModel  # of the projection
+    limit_bytes: int  # of resident bytes
+    base_bytes: int  # memory beside the plan: `process_memory`, and rows in memory
+    # beside data, in steps of 64 MiB: measured before the fit, or given with the limit
     process_memory: int
     # memory of the workers of a Dask cluster, which read rows and hold those that are sketched; None without one
     workers: PlannedWorkers | None = None

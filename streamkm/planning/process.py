@@ -25,12 +25,12 @@ from streamkm.sources.base import RowSource
 
 logger = logging.getLogger("streamkm.planning")
 STEP_BYTES = 64 * MIB  # plans are the same wherever processes hold about the same
-AUTO_BYTES = 320 * MIB  # where no limit was given: results never depend on the process then
+AUTO_BYTES = 320 * MIB  # without a limit, so that results never depend on the process
 LEAST_BYTES = 128 * MIB  # a process with NumPy, SciPy, scikit-learn and numba; rows may not be resident before a pass
 # by which a first fit of dense or sparse rows grows: kernels from the cache and what runs them, 44 to 51 MiB measured;
 FIRST_BYTES = 64 * MIB
-LATER_BYTES = 24 * MIB  # a later one, by what lies in heaps and by rarer kernels
-WORDS_BYTES = 8 * MIB  # what takes texts apart
+LATER_BYTES = 24 * MIB  # of a later fit: fragments of heaps, and rarer kernels
+WORDS_BYTES = 8 * MIB  # of the tokenizer
 
 
 def process_memory(memory_limit: Any, source: RowSource, *, on_cluster: bool = False) -> int:
@@ -85,7 +85,7 @@ class PlannedWorkers:
     n_slots: int
     # resident bytes that the smallest worker may take: 70 % of its memory limit. Above it, Dask writes to its disk
     limit_bytes: int
-    base_bytes: int  # what the fullest worker holds before the fit, and what kernels take, in steps of 64 MiB
+    base_bytes: int  # memory of the fullest worker before the fit, and of kernels, in steps of 64 MiB
     memory: dict[str, int] = field(default_factory=dict)  # projected resident bytes of a worker in each stage
 
     @classmethod

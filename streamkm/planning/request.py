@@ -66,7 +66,7 @@ class Resources:
 
     memory_limit: Any  # see `core.memory.memory_limit_bytes`
     chunk_bytes: int | str
-    n_threads: int  # of this process that may read; as many do as have room beside what is planned for one
+    n_threads: int  # of this process that may read, if they have room beside the plan for one
     gathers_labels: bool = True  # whether this process holds the labels of all rows
     # whether rows that take long to read may stay in memory for the passes after the first, where there is room:
     # threads of this process read them
@@ -88,7 +88,7 @@ class FitRequest:
     sketching: PlannedSketch
     row_bytes: int  # of a row as read, about
     map: MapBytes | None = None  # of a kernel
-    remedy: str = "use fewer n_components or fewer n_clusters"  # where memory has no room
+    remedy: str = "use fewer n_components or fewer n_clusters"  # if memory has no room
 
     @property
     def once(self) -> bool:

@@ -68,7 +68,7 @@ def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) ->
 
 def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, delta: float) -> PlannedSketch:
     """The sketch by a bound; "identity" if the bound asks for as many components as features."""
-    d, n_rows = source.n_features, source.n_rows  # exact ones: a theorem does not hold for about so many rows
+    d, n_rows = source.n_features, source.n_rows  # exact numbers: a theorem does not hold for estimates
     bound = sizing(sketch, n_clusters=n_clusters, eps=eps, delta=delta, n_rows=n_rows, n_features=d)
     m, why = bound.n_components, f"{bound.formula} for eps={eps}, delta={delta}"
     if sketch_class(bound.sketch).is_identity:
@@ -76,7 +76,7 @@ def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, del
         logger.info("no sketch: %s", why)
         return PlannedSketch(bound.sketch, m, why)
     if is_oblivious(sketch):
-        make_sketch(sketch, m, 0, d)  # refuses what would be too large before anything is read
+        make_sketch(sketch, m, 0, d)  # refuses sketches that are too large, before a read
     return PlannedSketch(sketch, m, why)
 
 
@@ -87,7 +87,7 @@ def _given_sketch(source: RowSource, sketch: Sketch, options: SketchOptions) -> 
         asked = f"n_components={options.n_components!r}" if options.eps is None else f"eps={options.eps}"
         raise InvalidParameterError(f"{asked} with a {sketch.kind} sketch of {m:,} components; leave it out")
     _check_sparse(source, sketch, sketch.kind)
-    if not sketch.made(0, d).is_made:  # which refuses what is too large before anything is read
+    if not sketch.made(0, d).is_made:  # refuses sketches that are too large, before a read
         _check_width(source, sketch.kind)
     if d is not None and not sketch.fits_features(d):
         raise InvalidParameterError(

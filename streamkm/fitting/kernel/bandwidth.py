@@ -19,7 +19,7 @@ from streamkm.sketches.kernel_columns import BATCH_ROWS, WITHOUT_GAMMA, Kernel, 
 SUM_ROWS = 5000  # that set gamma by sums: within about one in a hundred
 NEIGHBOR = 7  # whose median distance is a width: Zelnik-Manor and Perona, NIPS 2004, section 2
 ALONE = 3  # times that distance to the same neighbour, from which a row is no landmark: it would be a group by itself
-PAIR_ROWS = 256  # whose differences are averaged where no formula gives the mean
+PAIR_ROWS = 256  # whose differences are averaged if no formula gives the mean
 
 
 def mean_d2(X: Matrix, weights: NDArray[np.float64] = NO_WEIGHTS) -> float:

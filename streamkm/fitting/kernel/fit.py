@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 JUDGED_ROWS = 2000  # of the sample, that tell which width separates clusters better
 SEPARATED = 0.95  # simplified silhouette of groups that are apart; handwritten digits are below 0.85
-FEWEST_SHARE = 10  # a cluster of fewer rows than a tenth of the mean is not looked for by the width of neighbours
+FEWEST_SHARE = 10  # the width of neighbours may not give a cluster of fewer rows than a tenth of the mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

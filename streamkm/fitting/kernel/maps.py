@@ -67,7 +67,7 @@ def exact_objective(
     return total
 
 
-GRAM_ROWS = 5_000  # of the sample, from which the leading directions are found where the data are not streamed for it
+GRAM_ROWS = 5_000  # of the sample, for the leading directions if all data are not read for them
 GRAM_ROWS_PER_COLUMN = 6
 GRAM_PIECE_ROWS = 1280  # four pieces of 5,000 rows, for two threads or four
 
@@ -78,8 +78,8 @@ class MapRule:
 
     method: str
     choice: Choice  # landmarks, or as many random features; and the rank
-    root_rank: int | None  # rank that W's pseudo-inverse is cut to; None: what float32 values determine
-    n_neighbors: int = 0  # landmarks of `neighbor_mapping`, where it is tried or asked for
+    root_rank: int | None  # rank to which W's pseudo-inverse is cut; None: as many as float32 values determine
+    n_neighbors: int = 0  # landmarks of `neighbor_mapping`, if it is tried or asked for
 
 
 def first_round(

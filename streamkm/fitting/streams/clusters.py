@@ -31,11 +31,11 @@ GROWTH_ROUNDS = 20
 # Share of the variance along a line that the halves of evenly spread rows explain; of normal ones 0.64. Where the
 # number of clusters is not fixed, halves that explain no more are one cluster.
 EVEN = 0.75
-# A join may cost this share of what a split must gain, so that what was split is not joined at once.
+# A join may cost this share of the least gain of a split, so that a split is not undone at once.
 HYSTERESIS = 0.5
-# Times that rows far out are left out of a cluster, where they are one of its halves, to look for halves again.
+# Times that distant rows are left out of a cluster, if they are one of its halves, to search for halves again.
 PEELED = 4
-# Share of the mean weight of a cluster that each half of a split must have, where the number is not fixed.
+# Share of the mean weight of a cluster that each half of a split must have, if the number is not fixed.
 SMALLEST = 0.05
 # Share of it below which a cluster is let go, unless the join would cost the mean objective of a cluster.
 FADED = 0.02
@@ -101,7 +101,7 @@ class FollowSettings:
 
     fewest: int  # clusters; equal: their number is kept
     most: int
-    tol: float  # share of the objective that a split must gain where the number of clusters is not fixed
+    tol: float  # share of the objective that a split must gain if the number of clusters is not fixed
     seed: int
 
 

@@ -51,7 +51,7 @@ class Stream:
     dtype: Any = np.dtype(np.float32)  # noqa: RUF009 - of the centers as they are shown
     nodes: dict[tuple[int, int], Part] = field(default_factory=dict)  # of the tree of the parts that are complete
     pending: dict[int, list[Piece]] = field(default_factory=dict)  # rows of the other parts
-    # clusters that have ids, with what stands for all rows that were counted in them; None before the first update
+    # clusters that have ids, with rows that represent all counted ones; None before the first update
     followed: Followed | None = None
     from_fit: bool = False
 
