@@ -196,7 +196,7 @@ class Executor(ABC):
     def _ordered(
         self, items: Iterable[Any], start: Callable[[Any], Any], n_busy: int = 1, n_ahead: int | None = None
     ) -> Iterator[Any]:
-        """Start a few calls more than the workers run, or `n_ahead` more; wait for them in order."""
+        """Keep the workers' calls, at least `n_busy`, and a few or `n_ahead` more in flight; wait for them in order."""
         ahead: deque[Any] = deque()
         try:
             for item in items:
