@@ -664,5 +664,5 @@ def test_a_model_file_with_features_that_are_none(tmp_path, fitted):
     arrays = dict(np.load(tmp_path / "model.npz"))
     for features in ([2.0, 3.0], [3, 2], [-1, 2], [2, 9]):
         np.savez(tmp_path / "changed.npz", **arrays | {"center_features": np.array(features)})
-        with row(features=features), pytest.raises(ModelFileError, match="center_features|entries of centers"):
+        with row(features=features), pytest.raises(ModelFileError, match=r"center_features|entries of centers"):
             StreamKMeans.load(tmp_path / "changed.npz")
