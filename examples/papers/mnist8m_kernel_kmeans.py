@@ -41,9 +41,9 @@ from streamkm import StreamKernelKMeans, StreamKMeans
 
 K, RANK, LANDMARKS, LIMIT = 10, 20, 400, "4GiB"
 RANKS, MANY_LANDMARKS, SEEDS = (10, 20, 40, 80, 160), (100, 200, 400, 800, 1600), 3
-STAGES = ("sample", "landmarks", "gram", "features", "seed", "lloyd", "assign")
+STAGES = ("sketch", "landmarks", "gram", "sketch-all", "seed", "lloyd", "assign")
 PARTS = {
-    "nystroem": ("sample", "landmarks", "features"),
+    "nystroem": ("sketch", "landmarks", "sketch-all"),
     "svd": ("gram",),
     "kmeans": ("seed", "lloyd"),
     "labels": ("assign",),
@@ -177,7 +177,7 @@ def plot(path, rows):
         sizes = sorted({row["m"] for row in shown})
         places, bottom = np.arange(len(sizes)), np.zeros(len(sizes))
         for number, stage in enumerate(STAGES):
-            took = common.mean_by(shown, f"{stage}_seconds")[1]
+            took = common.mean_by([{**row, "took": row[f"{stage}_seconds"] or 0.0} for row in shown], "took")[1]
             line[0].bar(places, took, 0.6, bottom, color=common.COLOURS[number], label=stage)
             bottom += took
         line[0].set_xticks(places, sizes)

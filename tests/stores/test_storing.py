@@ -444,7 +444,7 @@ class TestAfterAKill:
         for n in range(n_kills):
             child = start(path)
             # the first one early: the undisturbed process may have been slower, as it was the first of all
-            child.join(rng.uniform(0, seconds / (1 if n else 10)))
+            child.join(rng.uniform(0, seconds / (1 if n else 40)))
             child.kill()
             child.join()
             killed += child.exitcode != 0

@@ -114,7 +114,7 @@ class DaskSource(ChunkedSource):
             starts, stops = self._starts[:-1], self._starts[1:]
         # an array without dimensions, whose block is what `prepare` gives
         named = f"streamkm-{secrets.token_hex(16)}"
-        prepared = from_array(_Prepared(prepare), (), named, asarray=False, meta=np.empty((), object))
+        prepared = from_array(_Prepared(prepare), (), name=named, asarray=False, meta=np.empty((), object))
         return blockwise(
             partial(_map_block, function, self._block(self.name, None), meta),
             "i" if n_columns is None else "ik",
