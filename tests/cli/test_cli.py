@@ -106,7 +106,7 @@ def test_fit_writes_everything(folder):
     # plain log lines, one a stage, as the output is no terminal; then the outcome
     for stage in stages.keys() - {COMPILING.name}:
         assert sum(line[8:].startswith(f" {stage}: ") for line in output.splitlines()) == 1, output
-    assert {"start", "writing"} <= set(stages)
+    assert {"start", "writing"} <= set(stages) or COMPILING.name in stages  # which may take all of the rest
     assert "clusters   3\n" in output
     assert output.endswith("results    out\n")
     table = output[output.index("cluster  size") : output.index("results  ")]
