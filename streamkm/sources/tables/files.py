@@ -57,10 +57,10 @@ class ArrowTable(RowGroupTable):
 
     def _look(self, path: str) -> tuple[Any, list[str], list[int]]:
         with _arrow(path) as reader:
-            schema = reader.schema
+            schema, names = reader.schema, reader.schema.names  # which may be no text
         with _arrow(path, [0]) as reader:  # a column tells how many rows a batch has
             rows = [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
-        return schema, schema.names, rows
+        return schema, names, rows
 
     def _batches(self, part: int, units: list[int], names: list[str]) -> Iterator[Any]:
         with _arrow(self.paths[part], sorted(map(self._names[part].index, names))) as reader:
