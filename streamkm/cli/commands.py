@@ -38,7 +38,7 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
     if options["append"] is None and "output" not in given:
         raise click.UsageError("say where the store goes: -o STORE.zarr, or --append STORE.zarr")
     if options["append"] is not None and given:
-        raise click.UsageError(f"--append and --{given[0].replace('_', '-')} exclude each other: sketched as the store")
+        raise click.UsageError(f"--append and --{given[0].replace('_', '-')} exclude each other; the store decides")
     with Talk(**options) as talk, ExitStack() as stack:
         from streamkm.cli.data import write_frequencies
         from streamkm.engine import open_executor, under_limit

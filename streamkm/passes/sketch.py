@@ -90,7 +90,7 @@ def sketch_pass(
     n_before = len(gathered.counts)
     map_ = SketchRows(sketch, gathered.rule, gathered.coreset_rule)
     again = reader.source.lies_as_read and sketch is not None and sketch.is_identity and writer.checkpoint is None
-    chunks = reader.source.chunks(reader.target_bytes) if again else ()
+    chunks = reader.source.chunks(reader.target_bytes) if again and spill else ()
     stage.advance(n_before)
     # the nodes of several calls would need too much memory on one worker, and progress is saved as summaries arrive
     once = gathered.tree is None and (record is None or writer.checkpoint is None)

@@ -281,7 +281,7 @@ class Plan(PlannedSketch, Lines):
         if block_room is None:
             return "none"
         if self.rereads:
-            return f"none; rows beyond {human_bytes(block_room)} are read again in every step, from where they lie"
+            return f"none but for a checkpoint; rows beyond {human_bytes(block_room)} are read again in every step"
         room = f"sketched rows beyond {human_bytes(block_room)}"
         if self.n_rows is None:
             return room

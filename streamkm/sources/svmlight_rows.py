@@ -161,8 +161,8 @@ class RowBuilder:
             how = "was taken to be one-based because its head has no index 0" if self._fmt.guessed else "is one-based"
             return f"an index 0, but the input {how}; pass zero_based=True if column 0 is meant"
         if status == tokens.TOO_WIDE and self._fmt.n_features is not None:
-            remedy = "pass a larger n_features, or a name in feature_names for every feature"
-            return f"an index beyond {self._largest_accepted():,}, the largest for {self._fmt.n_features:,}; {remedy}"
+            known = f"{self._largest_accepted():,}, the largest of {self._fmt.n_features:,} features"
+            return f"an index beyond {known}; pass a larger n_features, or a name in feature_names for every feature"
         return _PROBLEMS[status]
 
 

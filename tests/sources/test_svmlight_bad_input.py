@@ -103,7 +103,7 @@ def message_of(kind, path, target_bytes):
 def test_index_beyond_n_features(tmp_path, kind):
     path = tmp_path / "x.svm"
     path.write_bytes(b"1 1:1 5:1\n1 2:2 6:1 9:1\n")
-    says = re.escape("line 2 (byte 16): an index beyond 5, the largest for 5; pass a larger n_features")
+    says = re.escape("line 2 (byte 16): an index beyond 5, the largest of 5 features; pass a larger n_features")
     with pytest.raises(InvalidInputError, match=says + ".*got '6:1'"):
         drain(kind([path], n_features=5))
     path.write_bytes(b"1 0:1 5:1\n")
