@@ -41,6 +41,21 @@ def test_floor_is_the_version_that_ci_installs(requirement, pinned):
     assert pinned[requirement.name] == Version(specifier.version)
 
 
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_the_readme_installs_one_tested_set_of_versions(python):
+    commands = [line for line in (TOP / "README.md").read_text("utf-8").splitlines() if "-m venv" in line]
+    assert len(commands) == 2
+    assert all("pip install -q -c constraints.txt " in command for command in commands)
+    lines = (TOP / "constraints.txt").read_text("utf-8").splitlines()
+    listed = [Requirement(line) for line in lines if not line.startswith("#")]
+    here = {"python_version": python}
+    found = {one.name: one.specifier for one in listed if one.marker is None or one.marker.evaluate(here)}
+    assert len(found) == sum(one.marker is None or one.marker.evaluate(here) for one in listed)
+    for requirement in requirements():
+        (version,) = found[requirement.name.lower()]
+        assert requirement.specifier.contains(version.version), requirement.name
+
+
 def test_the_version_is_written_once_and_the_citation_names_the_project():
     assert "version" not in PROJECT
     assert PROJECT["dynamic"] == ["version"]
