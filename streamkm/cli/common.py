@@ -40,14 +40,6 @@ def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
     return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
-def counts_of(value: str) -> int | tuple[int, int]:
-    """Read a number of clusters, or the fewest and the most."""
-    counts = value.split(":")
-    if len(counts) > 2 or not all(count.isdecimal() for count in counts):
-        raise click.BadParameter(f"{value!r} is no number of clusters, like 20, nor fewest and most, like 10:40")
-    return int(value) if len(counts) == 1 else (int(counts[0]), int(counts[1]))
-
-
 def _steps(value: str) -> list[str] | dict[str, Any]:
     """Read steps by name, or by name and columns, as in ``log1p:fare,standardize:age+income``."""
     if ":" not in value:
@@ -58,12 +50,6 @@ def _steps(value: str) -> list[str] | dict[str, Any]:
             raise click.BadParameter(f"the step {step!r} is there twice; name it once, with all its columns: A+B")
         steps[step] = names.split("+") if names else None
     return steps
-
-
-def _sizes(value: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"\d+x\d+(x\d+)?", value):
-        raise click.BadParameter(f"{value!r} is no shape of pictures like 28x28 or 32x32x3")
-    return tuple(map(int, value.split("x")))
 
 
 def _count(value: str) -> int | str:
@@ -130,7 +116,6 @@ result_options = _together(
         "--half-life", type=float, metavar="ROWS", help="Rows after which one of incremental.npz counts half."
     ),
     overwrite_option,
-    click.option("--image-shape", type=_sizes, metavar="HxW", help="Show centers as pictures: 28x28, 32x32x3."),
 )
 """What `fit` alone is given, of its results."""
 
@@ -210,10 +195,8 @@ class Talk:
         return Progress(self._bars)
 
     def plan(self, plan: Plan) -> None:
-        """Log a plan."""
+        """Log a plan in one line; `streamkm plan` says more."""
         self._logger.info("%s: %d passes, labels %s", plan.source, plan.passes, dict(plan.lines())["assignment"])
-        for label, text in plan.lines():
-            self._logger.debug("plan: %s: %s", label, text)
 
     def show(self, text: str) -> None:
         """Print text on stdout, unless quiet."""
@@ -225,16 +208,6 @@ class Talk:
         lines = aligned(pairs).splitlines()
         lines[len(lines) - n_below : len(lines) - n_below] = ["", table, ""] if table else []
         self.show("\n".join(lines))
-
-    def book(self, name: str, summary: dict[str, Any], until: float) -> None:
-        """Add a stage to a summary for the time until `until` that its stages leave out, and one for compilation."""
-        stages = [stage for stage in summary["stages"] if stage["name"] != COMPILING.name]
-        compiled = COMPILING.seconds - self._compiled
-        rest = max(0.0, until - self._started - compiled - sum(stage["seconds"] for stage in stages))
-        self._logger.info("%s: %.2f s", name, rest)
-        for each, taken in ((name, rest), (COMPILING.name, compiled)):
-            stages += [{"name": each, "seconds": taken, "read_bytes": 0, "rows": 0}] if taken else []
-        summary |= {"stages": stages, "seconds": sum(stage["seconds"] for stage in stages)}
 
     def time(self, stages: Iterable[Mapping[str, Any]] = ()) -> tuple[str, str]:
         """Label and text of the wall time of the command and its parts."""

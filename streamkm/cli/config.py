@@ -23,7 +23,6 @@ from streamkm.core.exceptions import ConfigError, InvalidInputError, StreamkmErr
 from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
-from streamkm.estimators.validation import check_parameters
 from streamkm.planning.plan import Plan
 from streamkm.sketches import OPTIONS
 from streamkm.sources import RowSource, open_source
@@ -49,18 +48,11 @@ class Run(NamedTuple):
 
     def plan(self) -> Plan:
         """Plan the fit; one pass may count document frequencies."""
-        plan = self.plan_for(self.data.source)
+        gathers = {"gathers_labels": self.output.labels != "zarr"} if isinstance(self.estimator, StreamKMeans) else {}
+        plan = self.estimator.plan(self.data.source, **gathers)
         before = (*plan.passes_before, *(("idf",) if self.data.counts else ()))
         passes = plan.passes + self.data.counts + (self.output.labels in ("csv", "parquet"))
         return replace(plan, passes=passes, passes_before=before)
-
-    def plan_for(self, source: RowSource, memory_limit: Any = None) -> Plan:
-        """Plan a fit of a source, below another memory limit if one is given."""
-        if isinstance(self.estimator, StreamKMeans):
-            check_parameters(self.estimator)
-            written = self.output.labels == "zarr"
-            return self.estimator.plan_for(source, gathers_labels=not written, memory_limit=memory_limit)
-        return self.estimator.plan_for(source, memory_limit=memory_limit)
 
 
 class Override(NamedTuple):

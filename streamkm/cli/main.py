@@ -30,12 +30,6 @@ from streamkm.core.exceptions import ConfigError, StreamkmError
 from streamkm.core.progress import COMPILING
 
 _REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
-_PURPOSES = {
-    "Look at data": ("inspect", "sweep", "plan"),
-    "Cluster": ("fit", "assign"),
-    "More rows later": ("update",),
-    "Large data": ("sketch", "dedupe"),
-}  # commands of each in the help
 
 
 class _InputError(click.ClickException):
@@ -66,11 +60,6 @@ def _terminate(number: int, _: Any) -> None:
 
 class _Commands(click.Group):
     """A group that turns exceptions into messages and exit codes."""
-
-    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
-        for purpose, names in _PURPOSES.items():
-            with formatter.section(purpose):
-                formatter.write_dl([(name, self.commands[name].get_short_help_str(90)) for name in names])
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
@@ -121,7 +110,7 @@ def main() -> None:
 @set_option
 @column_options
 def inspect(paths: Sequence[str], settings: Sequence[str], **_: Any) -> None:
-    """Say what is in files, and for tables the fit to type.
+    """Say what is in files, and for tables what becomes of each column.
 
     Reads the first rows of tables and no rows of other files, so some numbers are estimates ("about").
     With flags for columns it says how a table is read with these instead.
@@ -151,9 +140,7 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         from streamkm.estimators.files import load_estimator
         from streamkm.passes.label_tables import Written
         from streamkm.passes.labels import count_skipped
-        from streamkm.sources.arrow import UNSEEN
 
-        UNSEEN.clear()
         check_labels_target(output, overwrite=options["overwrite"])
         how = {name: options[name] for name in ("executor", "memory_limit")}
         estimator = talk.prepare(load_estimator(model), **how)
@@ -164,11 +151,9 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
             else:
                 labels = estimator.predict_to(source, output, overwrite=options["overwrite"])
         told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))
-        new = ", ".join(f"{n:,} of {name}" for name, n in UNSEEN.items() if n)  # of this process, not of a cluster's
-        more = {"new values": f"{new}: the fit had not seen them"} if new else {}
-        if left := source.details().get("left out", "").replace("not among columns=", "no feature of the fit"):
-            more["left out"] = left
-        talk.say([("rows", rows_text(told.n_rows, told.n_skipped)), *more.items(), ("labels", output), talk.time()])
+        left = source.details().get("left out", "").replace("not among columns=", "no feature of the fit")
+        more = [("left out", left)] if left else []
+        talk.say([("rows", rows_text(told.n_rows, told.n_skipped)), *more, ("labels", output), talk.time()])
 
 
 @click.command(hidden=True)

@@ -99,15 +99,10 @@ def write_npy(path: str | os.PathLike[str], values: NDArray[Any], *, overwrite: 
     replace_file(path, lambda file: np.save(file, values, allow_pickle=False), values.nbytes, overwrite=overwrite)
 
 
-def results_page(
-    place: Path, labels_format: str, summary: dict[str, Any], estimator: Any, image_shape: Sequence[int] | None
-) -> str:
-    """The report of a fit, for a results directory; with pictures of centers if rows are pixels."""
-    from streamkm.estimators.files import shown_clusters
+def results_page(place: Path, labels_format: str, summary: dict[str, Any], estimator: Any) -> str:
+    """The report of a fit, for a results directory."""
     from streamkm.reports.report import report_page
 
-    if image_shape is not None and summary["clusters"]:
-        summary = summary | {"clusters": shown_clusters(estimator, summary["clusters"], None, image_shape)}
     kind, model = type(estimator).__name__, place / MODEL
     steps = (
         f"# label more rows of this kind\nstreamkm assign {model} MORE_DATA -o more-labels.{labels_format}\n\n"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -174,8 +173,7 @@ def _problem(section: str, key: str = "", *, details: Sequence[Any]) -> str:
     inner = [each for each in details if len(each["loc"]) == max(len(other["loc"]) for other in details)]
     needed = " or ".join(dict.fromkeys(each["msg"].removeprefix("Input should be ") for each in inner))
     given = MASK if key == "storage_options" else reprlib.repr(inner[-1]["input"])
-    near = difflib.get_close_matches(given.strip("'"), re.findall(r"\w+", needed), 1, 0.7)
-    return f"{section}.{key} must be {needed}, got {given}{f'; did you mean {near[0]}?' if near else ''}"
+    return f"{section}.{key} must be {needed}, got {given}"
 
 
 def _known(name: str, known: Iterable[str]) -> str:

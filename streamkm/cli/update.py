@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli.common import (
-    Talk,
-    counts_of,
-    data_options,
-    labels_format_option,
-    restart_option,
-    work,
-)
+from streamkm.cli.common import Talk, data_options, labels_format_option, restart_option, work
 from streamkm.core.exceptions import ModelFileError, OutputError
 
 if TYPE_CHECKING:
@@ -31,6 +24,14 @@ RESULTS = (UPDATE, UPDATE_PAGE, "labels.npy", "labels.zarr", "labels.csv", "labe
 _VERDICTS = ("too few updates", "stable", "shifted", "fit again")
 
 
+def _counts(value: str) -> int | tuple[int, int]:
+    """Read a number of clusters, or the fewest and the most."""
+    counts = value.split(":")
+    if len(counts) > 2 or not all(count.isdecimal() for count in counts):
+        raise click.BadParameter(f"{value!r} is no number of clusters, like 20, nor fewest and most, like 10:40")
+    return int(value) if len(counts) == 1 else (int(counts[0]), int(counts[1]))
+
+
 @click.command()
 @click.argument("model", type=click.Path(exists=True, dir_okay=False))
 @data_options
@@ -39,14 +40,9 @@ _VERDICTS = ("too few updates", "stable", "shifted", "fit again")
 )
 @click.option("--dry-run", is_flag=True, help="Say how DATA differ from the rows counted before, and write nothing.")
 @click.option("--fail-on", type=click.Choice(_VERDICTS[2:]), help="End with exit code 3 at this verdict, or a worse.")
-@click.option("--model-to", type=click.Path(), help="Write the model to this file, and leave MODEL as it is.")
 @click.option(
-    "-k", "--n-clusters", type=counts_of, metavar="K|FEWEST:MOST",
+    "-k", "--n-clusters", type=_counts, metavar="K|FEWEST:MOST",
     help="Clusters from now on; with a range, updates split and join them.  [default: as MODEL says]",
-)  # fmt: skip
-@click.option(
-    "--relabel-above", type=click.FloatRange(0, 1), default=0.01, show_default=True,
-    help="Share of changed labels above which the update says that old rows should be labelled anew.",
 )  # fmt: skip
 @labels_format_option
 @restart_option
@@ -79,8 +75,6 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
             return _judge(found, options["fail_on"])
         if options["n_clusters"] is not None:
             estimator.set_params(n_clusters=options["n_clusters"])
-        target = options["model_to"] or model
-        _check_model_place(model, target, overwrite=options["overwrite"])
         directory = results.kept_directory(output, restart=options["restart"])
         with work(paths, settings, options, model) as source:
             run = {"data": results.digest_of(fingerprint(source)), "before": _state_digest(estimator)}
@@ -95,8 +89,7 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
             form = options["labels"]
             with results.staged(Path(output), RESULTS, overwrite=may) as stage:
                 labels = stage / f"labels.{form}"
-                how = {"relabel_above": options["relabel_above"], "labels_to": None if form == "npy" else labels}
-                done = estimator.update(source, checkpoint=directory, **how)
+                done = estimator.update(source, checkpoint=directory, labels_to=None if form == "npy" else labels)
                 n_skipped = count_skipped(estimator.labels_)
                 run["after"] = _state_digest(estimator)
                 lineage = [plain(asdict(event)) for event in estimator.lineage_]
@@ -106,11 +99,11 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
                 if form == "npy":
                     results.write_npy(labels, estimator.labels_)
                 results.stage_texts(stage, {UPDATE: told, UPDATE_PAGE: update_page(done)})
-        estimator.set_params(**kept).save(target, overwrite=True)
+        estimator.set_params(**kept).save(model, overwrite=True)
         forget(directory)
         talk.show(f"{done}\n")
         rows = rows_text(done.n_rows + n_skipped, n_skipped)
-        talk.say([("rows", rows), talk.time(), ("model", target), ("results", output)])
+        talk.say([("rows", rows), talk.time(), ("model", model), ("results", output)])
         return _judge(done.drift, options["fail_on"])
 
 
@@ -132,17 +125,6 @@ def _load_incremental(path: str) -> IncrementalKMeans:
         f"{path} is a model of {type(estimator).__name__}, which cannot go on with more rows; give the "
         f"incremental.npz that streamkm fit --incremental leaves, or save() of StreamKMeans.incremental()"
     )
-
-
-def _check_model_place(model: str, target: str, *, overwrite: bool) -> None:
-    """Refuse a place of the updated model that holds other data, or that separates it from its settings."""
-    from streamkm.cli.data import TEXT
-    from streamkm.core.atomic_io import check_new
-
-    settings = Path(model).with_name(TEXT)
-    check_new(target, overwrite=overwrite or target == model)
-    if Path(target).parent.resolve() != settings.parent.resolve() and settings.exists():
-        raise OutputError(f"{settings} says how later data are opened; choose a name beside it with --model-to")
 
 
 def _version(path: str) -> tuple[int, int]:

@@ -52,14 +52,12 @@ def folder(tmp_path, monkeypatch):
         (["fit", "spaces.csv", "-k", 3], "Leave it out with --exclude 'pick up', or"),
         (["fit", "x.npy", "-k", 3, "--memory-limit", "1 XB"], "--memory-limit '1 XB'; needed: \"auto\", bytes"),
         (["sweep", "x.npy", "-k", "2:4", "--memory-limit", "1 KB"], "raise --memory-limit to"),
-        (["fit", "x.npy", "-k", 3, "--preprocess", "standardise"], "; did you mean standardize?"),
         (["fit", "x.npy", "-k", 3, "--preprocess", "robust:a,standardise:b"], "(did you mean 'standardize'?)"),
         (
             ["fit", "x.npy", "-k", 3, "--preprocess", "log1p:a,log1p:b"],
             "name it once, with all its columns: A+B",
         ),
         (["fit", "x.npy", "-k", 3, "--preprocess", "log1p:a,robust,log1p:b"], "the step 'log1p' is there twice"),
-        (["fit", "x.npy", "-k", 3, "--set", "estimator.metric=cosin"], "; did you mean cosine?"),
         (["fit", "x.npy", "-k", 3, "--feature-names", "two.txt"], "2 names, and x.npy has 3 features: too few names"),
         (
             ["fit", "one.svm", "-k", 3, "--feature-names", "two.txt"],

@@ -94,19 +94,6 @@ def test_an_update_is_not_done_twice(begun):
     assert IncrementalKMeans.load("model.npz").n_samples_seen_ == 1800
 
 
-def test_a_model_can_be_written_elsewhere(begun):
-    before = Path("model.npz").read_bytes()
-    run("update", "model.npz", "day1.npy", "-o", "out", "--model-to", "next.npz")
-    assert Path("model.npz").read_bytes() == before
-    assert IncrementalKMeans.load("next.npz").n_samples_seen_ == 1200
-    assert "next.npz exists" in run("update", "model.npz", "day2.npy", "-o", "out2", "--model-to", "next.npz", code=2)
-    Path("mine.npz").write_text("mine")
-    refused = run("update", "model.npz", "day2.npy", "-o", "out2", "--model-to", "mine.npz", code=2)
-    assert "mine.npz exists; pass --overwrite" in refused
-    assert Path("mine.npz").read_text() == "mine"
-    assert not Path("out2").exists()
-
-
 def test_skipped_rows_and_restarts(begun):
     begun.set_params(invalid="skip").save("model.npz", overwrite=True)
     X = np.load("day1.npy")
@@ -127,9 +114,9 @@ def test_later_tables_are_read_as_the_fit_read_its_own(folder):
     fitted = StreamKMeans(4, random_state=0).fit(first).incremental()
     fitted.update(second)
     np.testing.assert_array_equal(np.load("up/labels.npy"), fitted.labels_)
-    run("update", "out/incremental.npz", "0.csv", "-o", "up2", "--model-to", "elsewhere.npz")
+    run("update", "out/incremental.npz", "0.csv", "-o", "up2")
     fitted.update(first)
-    run("assign", "elsewhere.npz", "0.csv", "-o", "labels.npy")
+    run("assign", "out/incremental.npz", "0.csv", "-o", "labels.npy")
     np.testing.assert_array_equal(np.load("labels.npy"), fitted.predict("0.csv"))
 
 
@@ -209,12 +196,3 @@ def test_a_model_that_another_process_replaced_is_left_alone(begun, monkeypatch)
     assert "was changed while this update ran" in run("update", "model.npz", "day1.npy", "-o", "out", code=2)
     assert not Path("out/update.json").exists()
     assert IncrementalKMeans.load("model.npz").n_samples_seen_ == 600
-
-
-def test_a_fit_takes_a_range_of_clusters_for_updates(folder):
-    run("fit", "day0.npy", "-k", "2:9", "--incremental", "--seed", 0, "-o", "out")
-    model = IncrementalKMeans.load("out/incremental.npz")
-    assert list(model.n_clusters) == [2, 9]
-    assert len(np.unique(np.load("out/labels.npy"))) == 4
-    assert "was born: " in run("update", "out/incremental.npz", "day2.npy")
-    assert "fit --incremental" in run("fit", "day0.npy", "-k", "2:9", "-o", "other", code=2)

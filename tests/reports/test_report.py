@@ -16,14 +16,12 @@ import pytest
 import scipy.sparse as sp
 import sklearn.datasets
 import sklearn.metrics
-from click.testing import CliRunner
 from jinja2 import UndefinedError
 from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 
 from streamkm import IncrementalKMeans, SketchOptions, StreamKMeans
-from streamkm.cli.main import main
 from streamkm.core.exceptions import (
     InvalidParameterError,
     MissingDependencyError,
@@ -400,22 +398,3 @@ def test_rows_of_pixels_are_shown_as_pictures(tmp_path, monkeypatch):
     for shape in ((8, 7), (64,), (8, 4, 2), "8x8", (8.0, 8)):
         with pytest.raises(InvalidParameterError, match="image_shape"):
             kmeans.report("x.html", image_shape=shape)
-
-
-def test_commands_show_pictures(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    np.save("x.npy", np.random.default_rng(0).random((200, 12)))
-
-    def run(line):
-        return CliRunner().invoke(main, line.split())
-
-    assert run("fit x.npy -k 3 -o out --image-shape 2x2x3 --seed 0 -q").exit_code == 0
-    shown = pictures_of(Path("out/report.html").read_text())
-    wanted = [(f"center of cluster {i}", (2, 2, 3)) for i in range(3)]
-    assert sorted((name, pixels.shape) for name, pixels in shown.items()) == wanted
-    many = "rows of 12 features are no pictures of (3, 5); give another --image-shape"
-    for shape, said in (("3x5", many), ("3", "no shape of pictures")):
-        done = run(f"fit x.npy -k 3 -o new --image-shape {shape}")
-        assert done.exit_code == 2
-        assert said in done.output
-    assert not Path("new").exists()
