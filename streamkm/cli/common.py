@@ -131,9 +131,8 @@ def in_words_of(command: click.Command | None, text: str) -> str:
 
     known = command.params if command is not None else ()
     options = {str(each.name): each.opts[0] for each in known if isinstance(each, click.Option) and not each.is_flag}
-    sections = ["text", "data"]
-    if fits := command is not None and command.name in ("fit", "plan"):
-        sections += ["kernel", "estimator"]
+    fits = command is not None and command.name in ("fit", "plan")
+    sections = ("text", "data", "kernel", "estimator") if fits else ("text", "data")
     keys = {name: f"{section}.{name}" for section in sections for name in SECTIONS[section].model_fields}
     keys |= {"fit_on": "kernel.fit_on"} if fits else {}  # the only one that is advised
 
@@ -203,10 +202,10 @@ class Talk:
         if not self._quiet:
             click.echo(text)
 
-    def say(self, pairs: Iterable[tuple[str, str]], table: str = "", n_below: int = 0) -> None:
-        """Print results on stdout, unless quiet; a table above the last `n_below` lines."""
+    def say(self, pairs: Iterable[tuple[str, str]], table: str = "") -> None:
+        """Print results on stdout, unless quiet; a table above the last line."""
         lines = aligned(pairs).splitlines()
-        lines[len(lines) - n_below : len(lines) - n_below] = ["", table, ""] if table else []
+        lines[-1:-1] = ["", table, ""] if table else []
         self.show("\n".join(lines))
 
     def time(self, stages: Iterable[Mapping[str, Any]] = ()) -> tuple[str, str]:

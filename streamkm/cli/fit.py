@@ -88,8 +88,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         if directory is not None:
             forget(directory)
         told = [*result_lines(summary), talk.time(summary["stages"]), ("results", output.directory)]
-        told += [("go on with", f"{output.directory}/{results.INCREMENTAL}")] if output.incremental else []
-        talk.say(told, "" if found is None else clusters_text(found), 1 + output.incremental)
+        talk.say(told, "" if found is None else clusters_text(found))
 
 
 def _check_places(run: Run, place: Path, checkpoint: str | None, options: dict[str, Any]) -> tuple[str, bool]:

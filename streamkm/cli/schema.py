@@ -24,6 +24,7 @@ from streamkm.planning.kernel_plan import LANDMARKS, METHODS
 from streamkm.preparation import STEPS
 from streamkm.sketches import OPTIONS, sketch_names
 from streamkm.sketches.kernel_columns import KERNELS
+from streamkm.sources.formats import READ_OPTIONS
 from streamkm.text import FeatureHashing
 
 # Types of keys, by name or by the annotation in the signature, where YAML takes less than Python.
@@ -49,32 +50,19 @@ class _Section(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class ReadOptions(_Section):
-    """The section data: `path` and options of `open_source`, None for its choice."""
+class _Data(_Section):
+    """Files to read; the other keys are options of `open_source`, None for its choice."""
 
     path: str | list[str]
-    format: str | None = None
-    dataset: str | None = None
-    key: str | None = None
-    follow_external: bool | None = None
-    missing_chunks: Literal["warn", "raise"] | None = None
-    var_column: str | None = None
-    genes: str | list[str] | None = None
-    feature_names: str | list[str] | None = None
-    n_features: int | None = None
-    zero_based: bool | Literal["auto"] | None = None
-    dtype: str | None = None
-    columns: str | list[str] | None = None
-    exclude: str | list[str] | None = None
-    id_column: str | None = None
-    categories: str | dict[str, str | list[str]] | None = None
-    categories_unseen: Literal["raise", "ignore"] | None = None
-    dates: Literal["days"] | None = None
-    delimiter: str | None = None
-    header: bool | None = None
-    newlines_in_values: bool | None = None
-    null_values: str | list[str] | None = None
-    storage_options: dict[str, Any] | None = None
+
+
+# Types of those options that readers do not check.
+_READ: dict[str, Any] = {
+    **dict.fromkeys(("dataset", "key", "dtype", "format"), str | None),
+    "feature_names": str | list[str] | None,
+    "follow_external": bool | None,
+    "storage_options": dict[str, Any] | None,
+}
 
 
 class _Reading(_Section):
@@ -122,7 +110,7 @@ _KMEANS, _KERNEL = flat_parameters(StreamKMeans), flat_parameters(StreamKernelKM
 _OWN = {name: each for name, each in _KERNEL.items() if name not in _KMEANS or name in ("eps", "fit_on")}
 _UNUSED = _KMEANS.keys() - _KERNEL.keys() | _OWN.keys()
 SECTIONS: dict[str, type[_Section]] = {
-    "data": ReadOptions,
+    "data": create_model("_Keys", __base__=_Data, **{name: (_READ.get(name, Any), None) for name in READ_OPTIONS}),
     "text": _section_of(flat_parameters(FeatureHashing), _Reading),
     "estimator": _section_of(_KMEANS, checkpoint=(str | None, None)),
     "kernel": _section_of(_OWN),

@@ -74,6 +74,9 @@ FORMATS = {
     "mtx": Reader("Matrix Market", ".matrix_market:MatrixMarketSource", (), False, (".mtx",), b"%%MatrixMarket"),
 }
 """Readers by the names of ``format=`` and `file_format`; only the latter gives "compressed"."""
+_GIVEN = {name for reader in FORMATS.values() for name in reader.options}
+READ_OPTIONS = ("feature_names", "format", "storage_options", *sorted(_GIVEN))
+"""All options of `open_source`."""
 _OTHERS = {
     b"\x1f\x8b": "gzip",
     b"BZh": "bzip2",

@@ -15,7 +15,7 @@ from streamkm.core.matrix import is_sparse
 from streamkm.sources.base import RowSource, WrappedSource
 from streamkm.sources.binary.column_names import name_genes
 from streamkm.sources.chosen_columns import by_names, named
-from streamkm.sources.formats import COLUMNS, FORMATS, GENES, STORED, Reader
+from streamkm.sources.formats import COLUMNS, GENES, READ_OPTIONS, STORED, Reader
 from streamkm.sources.frames import is_frame, is_stream
 from streamkm.sources.paths import join, open_paths
 
@@ -126,15 +126,10 @@ def open_source(X: Any, **options: Any) -> RowSource:
     if "feature_names" in options:
         names = options.pop("feature_names")
         return named(open_source(X, **options), names)
-    known = (
-        "feature_names",
-        "format",
-        "storage_options",
-        *sorted({name for reader in FORMATS.values() for name in reader.options}),
-    )
     for name in options:
-        if name not in known:
-            raise InvalidParameterError(f"unknown option {name}{near_hint(name, known)}; known are {', '.join(known)}")
+        if name not in READ_OPTIONS:
+            known = f"known are {', '.join(READ_OPTIONS)}"
+            raise InvalidParameterError(f"unknown option {name}{near_hint(name, READ_OPTIONS)}; {known}")
     if not isinstance(options.get("genes", ""), str):
         names = options.pop("genes")
         return by_names(open_source(X, **options), names)
