@@ -1,4 +1,4 @@
-"""Kernel fits on the command line: results, files, models for `assign`, an interrupted run that goes on."""
+"""Kernel fits on the command line: plan, results, files, models for `assign`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from sklearn.datasets import make_circles
 from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKernelKMeans
 from streamkm.cli.config import load_run, parse_set
-from streamkm.cli.main import main
-from streamkm.engine import checkpoint as saving
-from tests.children import StoppedError, stopped_after
 from tests.cli.test_cli import run
 
 KERNEL = ("--set", "kernel.gamma=4", "--set", "kernel.n_landmarks=100", "--set", "estimator.random_state=0")
@@ -54,21 +50,3 @@ def test_plan_says_what_it_will_be():
     assert load_run(None, [parse_set("data.path=x.npy"), *map(parse_set, KERNEL[1::2])]).estimator.tol == 1e-6
     planned = json.loads(run("plan", "x.npy", "-k", 2, "--json", *KERNEL, "--set", "kernel.fit_on=all"))
     assert (planned["sketch"], planned["passes"]) == ("nystroem", 4)
-
-
-def test_an_interrupted_run_goes_on(monkeypatch):
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
-    with monkeypatch.context() as patched:
-        stopped_after(patched, "map")
-        done = CliRunner().invoke(main, ["fit", "x.npy", "-k", "2", "-o", "out", *KERNEL])
-    assert isinstance(done.exception, StoppedError)
-    assert "go on with --resume" in run("fit", "x.npy", "-k", 2, "-o", "out", *KERNEL, code=2)
-    run("fit", "x.npy", "-k", 2, "-o", "out", "--resume", *KERNEL)
-    whole = StreamKernelKMeans(2, gamma=4.0, n_landmarks=100, random_state=0, progress=False).fit("x.npy")
-    np.testing.assert_array_equal(np.load("out/labels.npy"), whole.labels_)
-
-
-def test_a_store_is_refused():
-    run("sketch", "x.npy", "-o", "x.zarr")
-    assert "is a sketch store; kernels need original rows" in run("fit", "x.zarr", "-k", 2, *KERNEL, code=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 import shlex
 import shutil
@@ -14,7 +13,7 @@ import pandas as pd
 import pytest
 
 import streamkm
-from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans, open_source
+from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans
 from streamkm.sources.fitted_tables import table_options
 from tests.cli.test_cli import run
 
@@ -184,11 +183,6 @@ def test_stores_of_prepared_rows(trips):
     np.testing.assert_array_equal(np.load("labels.npy"), np.load("out/labels.npy"))
     assert "there is no step 'scale'" in run("sketch", "more.npy", "-o", "y.zarr", "--preprocess", "scale", code=2)
     assert "leave --preprocess unit out" in run("sketch", "x.zarr", "-o", "y.zarr", "--preprocess", "unit", code=2)
-
-
-def test_a_source_is_small_wherever_it_is_sent(trips):
-    source = open_source("trips.parquet", columns=["distance"])
-    assert len(pickle.dumps(source)) < 5_000
 
 
 @pytest.fixture

@@ -23,13 +23,6 @@ ROWS = (RNG.normal(size=(N, 5)) + 9 * GROUP[:, None] * (np.arange(5) % 2 + 1)).a
 SCALED = (ROWS * [1, 1e5, 1e-3, 1, 1] + RNG.normal(size=(N, 1)) * [0, 0, 0, 0, 1e6]).astype(np.float32)
 COUNTS = sp.csr_matrix(RNG.poisson(RNG.gamma(0.3, 2, (3, 90))[GROUP] * RNG.integers(1, 9, (N, 1))).astype(np.float32))
 TABLE = pd.DataFrame(ROWS, columns=list("abcde"))
-TRIPS = pd.DataFrame({
-    "trip_id": [f"T{i:04}" for i in range(N)],
-    "miles": (2 + 8 * (GROUP == 1) + RNG.normal(size=N) / 4).round(3),
-    "fare": (9 + 40 * (GROUP == 1) + RNG.normal(size=N)).round(2),
-    "payment": np.where(GROUP == 2, "cash", "card"),
-})  # fmt: skip
-TRIPS.loc[[4, 500], "fare"] = np.nan
 
 
 def folder_of_tables() -> None:
@@ -63,22 +56,6 @@ def test_story(story, tmp_path, monkeypatch):
     there()
     run("fit", *shlex.split(typed), "-k", 3, "-o", "out", "--seed", 0)
     assert adjusted_rand_score(GROUP, np.load("out/labels.npy")) == 1
-
-
-def test_labels_beside_the_ids_of_trips_and_of_trips_without_ids(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    TRIPS.to_csv("trips.csv", index=False)
-    flags = "-q --no-report --id-column trip_id --categories onehot --invalid skip --preprocess standardize --seed 0"
-    run("fit", "trips.csv", "-k", 3, *flags.split())
-    assert "600" in run("assign", "streamkm-out/model.npz", "trips.csv", "-o", "later.csv")
-    table = pd.read_csv("later.csv")
-    assert table["trip_id"].tolist() == TRIPS["trip_id"].tolist()
-    assert {"label", "distance", "second_label", "second_distance"} < set(table.columns)
-    TRIPS.drop(columns="trip_id").to_csv("trips.csv", index=False)
-    run("assign", "streamkm-out/model.npz", "trips.csv", "-o", "later.npy")
-    got = np.load("later.npy")
-    assert np.flatnonzero(got < 0).tolist() == [4, 500]
-    assert adjusted_rand_score(GROUP[got >= 0], got[got >= 0]) == 1
 
 
 @pytest.mark.slow
