@@ -76,11 +76,6 @@ def test_of_commands(folder, arguments, wanted):
     assert not re.search(r"\b(invalid|memory_limit)=\"|(?<![.\w])n_clusters=", said)
 
 
-def test_of_stores_and_checkpoints(folder):
-    run("sketch", "x.npy", "-o", "s.zarr")
-    assert "append to it, or pass --overwrite" in run("sketch", "x.npy", "-o", "s.zarr", code=2)
-
-
 @pytest.mark.parametrize("command", ["fit", "plan", "fit a store", "sweep"])
 def test_more_clusters_than_rows_are_refused_before_reading(folder, monkeypatch, command):
     data = "x.npy"
