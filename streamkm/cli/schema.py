@@ -56,13 +56,14 @@ class _Data(_Section):
     path: str | list[str]
 
 
-# Types of those options that readers do not check.
+# Types of those options that readers do not check, and the keys of all.
 _READ: dict[str, Any] = {
     **dict.fromkeys(("dataset", "key", "dtype", "format"), str | None),
     "feature_names": str | list[str] | None,
     "follow_external": bool | None,
     "storage_options": dict[str, Any] | None,
 }
+_READ_KEYS: dict[str, Any] = {name: (_READ.get(name, Any), None) for name in READ_OPTIONS}
 
 
 class _Reading(_Section):
@@ -110,7 +111,7 @@ _KMEANS, _KERNEL = flat_parameters(StreamKMeans), flat_parameters(StreamKernelKM
 _OWN = {name: each for name, each in _KERNEL.items() if name not in _KMEANS or name in ("eps", "fit_on")}
 _UNUSED = _KMEANS.keys() - _KERNEL.keys() | _OWN.keys()
 SECTIONS: dict[str, type[_Section]] = {
-    "data": create_model("_Keys", __base__=_Data, **{name: (_READ.get(name, Any), None) for name in READ_OPTIONS}),
+    "data": create_model("_Keys", __base__=_Data, **_READ_KEYS),
     "text": _section_of(flat_parameters(FeatureHashing), _Reading),
     "estimator": _section_of(_KMEANS, checkpoint=(str | None, None)),
     "kernel": _section_of(_OWN),

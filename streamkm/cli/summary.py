@@ -70,7 +70,7 @@ def source_lines(source: RowSource) -> list[tuple[str, str]]:
 def table_text(path: str, known: Sequence[str], head: Any, form: Mapping[str, Any]) -> str:
     """A line for each column of a table by its first rows; `form`: keys of data that open it."""
     seen = {name: _seen(head.column(name)) for name in known if name in head.column_names}
-    lines = [("column", "type", "missing", "distinct", "smallest to largest", "in a fit")]
+    lines: list[tuple[str, ...]] = [("column", "type", "missing", "distinct", "smallest to largest", "in a fit")]
     lines += [(name, *each) for name, each in seen.items()]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import zarr
 
-from streamkm.engine import open as opening
 from streamkm.sources.sketch_store import StoreSource
 from tests.cli.test_cli import run
 from tests.dask_processes import cluster_of, watched
@@ -115,10 +114,3 @@ def test_progress_while_on_a_cluster(folder, running):
     lines = [set(re.findall(rb"(\d+)/11\D", shown[shown.index(stage) :])) for stage in (b"sketch", b"assign")]
     assert all({b"0", b"11"} <= counts for counts in lines), shown.decode()
     assert re.search(rb"seed .*lloyd ", shown, re.DOTALL)
-
-
-def test_nobody_at_the_address(folder, monkeypatch):
-    monkeypatch.setattr(opening, "CONNECT_SECONDS", 1)
-    message = run("fit", "x.npy", "-k", 4, "--set", "cluster.scheduler=tcp://127.0.0.1:1", code=2)
-    assert message.splitlines()[-1].startswith("streamkm: error: scheduler tcp://127.0.0.1:1 cannot be reached")
-    assert not Path("streamkm-out").exists()

@@ -1,4 +1,4 @@
-"""The commands `update` and `drift`: a model that goes on day by day."""
+"""The command `update`: a model that goes on day by day."""
 
 from __future__ import annotations
 

@@ -56,17 +56,3 @@ def test_story(story, tmp_path, monkeypatch):
     there()
     run("fit", *shlex.split(typed), "-k", 3, "-o", "out", "--seed", 0)
     assert adjusted_rand_score(GROUP, np.load("out/labels.npy")) == 1
-
-
-@pytest.mark.slow
-def test_five_million_rows_of_parquet_below_a_limit(tmp_path, monkeypatch, reduced):
-    monkeypatch.chdir(tmp_path)
-    Path("rows").mkdir()
-    parts = 5 if reduced else 50
-    for part in range(parts):
-        rng = np.random.default_rng(part)
-        rows = rng.normal(size=(100_000, 12)) + 5 * (np.arange(100_000) % 8)[:, None]
-        pd.DataFrame(rows.astype(np.float32)).rename(columns=str).to_parquet(f"rows/{part}.parquet")
-    limits = ("--memory-limit", "500 MiB, process 300 MiB")
-    run("fit", "rows", "-k", 8, "-o", "out", *limits, "--seed", 0, "--no-report")
-    assert adjusted_rand_score(np.tile(np.arange(100_000) % 8, parts), np.load("out/labels.npy")) > 0.99
