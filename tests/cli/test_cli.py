@@ -244,6 +244,7 @@ def test_skipped_rows(folder):
         (["sketch", "x.npy", "--append", ".", "--seed", "1"], "--append and --seed exclude each other"),
         (["fit", "x.npy", "-k", "2", "--set", "estimator.metrik=cosine"], "did you mean metric?"),
         (["fit", "x.npy", "-k", "2", "--set", "data.zero_based=true"], "zero_based"),
+        (["fit", "x.svm", "-k", "2", "--set", "data.zero_based=maybe"], "data.zero_based must be True, False or"),
         (["fit", "x.npy", "-k", "2", "--labels-format", "txt"], "'txt' is not one of"),
         (["fti", "x.npy"], "No such command"),
         (["assign", "no.npz", "x.npy", "-o", "y.npy"], "'no.npz' does not exist"),

@@ -219,6 +219,7 @@ def test_keys_of_the_sketch(folder, text, wanted):
         (DATA + "estimator: 5\n", "c.yaml:3: estimator must be a section with keys, got 5"),
         ("data:\n  path: 5\n", "c.yaml:2: data.path must be a valid string or a valid list, got 5"),
         ("data:\n  path: [a, 5]\n", "c.yaml:2: data.path must be a valid string, got 5"),
+        (DATA + "  dataset: 5\n", "c.yaml:3: data.dataset must be a valid string, got 5"),
         ("data:\n  format: npy\n", "c.yaml:1: data.path is missing; give the file or files to read"),
         ("estimator:\n  n_clusters: 5\n", "c.yaml: data.path is missing; give the file or files to read"),
         (DATA + "data:\n  path: y.svm\n", "c.yaml:3: data is given twice, first in line 1; leave one"),
