@@ -40,6 +40,14 @@ def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
     return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
+def counts_of(value: str) -> int | tuple[int, int]:
+    """Read a number of clusters, or the fewest and the most."""
+    counts = value.split(":")
+    if len(counts) > 2 or not all(count.isdecimal() for count in counts):
+        raise click.BadParameter(f"{value!r} is no number of clusters, like 20, nor fewest and most, like 10:40")
+    return int(value) if len(counts) == 1 else (int(counts[0]), int(counts[1]))
+
+
 def _steps(value: str) -> list[str] | dict[str, Any]:
     """Read steps by name, or by name and columns, as in ``log1p:fare,standardize:age+income``."""
     if ":" not in value:

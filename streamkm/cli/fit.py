@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli.common import Talk, parsed, result_options, run_options
+from streamkm.cli.common import Talk, counts_of, parsed, result_options, run_options
 from streamkm.core.atomic_io import writing
 from streamkm.core.display import aligned
 from streamkm.core.exceptions import ConfigError, OutputError
@@ -25,8 +25,8 @@ _OF_THIS_COMMAND = ("executor", "progress", "memory_limit")  # parameters that c
 
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of `fit` and `plan`."""
-    how = "Number of clusters; needed without a configuration."
-    command = click.option("-k", "--n-clusters", type=int, metavar="K", help=how)(command)
+    how = "Number of clusters; needed without a configuration. With --incremental a range, too."
+    command = click.option("-k", "--n-clusters", type=counts_of, metavar="K|FEWEST:MOST", help=how)(command)
     return click.argument("inputs", nargs=-1, required=True, metavar="CONFIG.yaml | DATA...")(run_options(command))
 
 
@@ -47,7 +47,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
     configuration.
     """
     with Talk(**options) as talk:
-        run = _load(inputs, settings, options)
+        run, many = _load(inputs, settings, options), options["n_clusters"]
         from streamkm.cli import results
         from streamkm.cli.data import write_text_settings
         from streamkm.cli.summary import clusters_text, result_lines
@@ -59,11 +59,12 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
 
         estimator, output, place = talk.prepare(run.estimator), run.output, Path(run.output.directory)
         directory = None if options["no_checkpoint"] else KeptDirectory(run.checkpoint or f"{place}.checkpoint")
-        digest, may = _check_places(run, place, directory, options)
+        digest, may = _check_places(run, place, directory, many, options)
         with ExitStack() as stack:
             stack.enter_context(open_cluster(run.cluster))
             talk.plan(_planned(run))
             source = run.data.weighted(estimator.executor, estimator.memory_limit)
+            _choose_number(estimator, source, many)
             with results.staged(place, results.RESULT_NAMES, overwrite=may) as stage:
                 labels = stage / f"labels.{output.labels}"
                 written = output.labels != "npy" and isinstance(estimator, StreamKMeans)
@@ -79,7 +80,8 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
                     estimator.predict_to(source, labels)
                 estimator.save(stage / results.MODEL)
                 if output.incremental:
-                    estimator.incremental(half_life=output.half_life).save(stage / results.INCREMENTAL)
+                    more = estimator.incremental(half_life=output.half_life)
+                    more.set_params(n_clusters=many or more.n_clusters).save(stage / results.INCREMENTAL)
                 write_text_settings(stage, source, run.data.text)
                 if output.report:
                     page = results.results_page(place, output.labels, summary, estimator)
@@ -91,16 +93,19 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         talk.say(told, "" if found is None else clusters_text(found))
 
 
-def _check_places(run: Run, place: Path, checkpoint: str | None, options: dict[str, Any]) -> tuple[str, bool]:
+def _check_places(
+    run: Run, place: Path, checkpoint: str | None, many: Any, options: dict[str, Any]
+) -> tuple[str, bool]:
     """Digest of the run, and whether it may replace results; refuses other files; ends a complete resumed run."""
     from streamkm.cli.results import SUMMARY, check_target, digest_of, earlier_run
     from streamkm.engine.checkpoint import forget, saved_stages
     from streamkm.estimators.validation import plain
     from streamkm.sources.fingerprints import fingerprint
 
+    source = run.data.source
     values = {name: value for name, value in run.estimator.get_params().items() if name not in _OF_THIS_COMMAND}
     output = run.output.model_dump(exclude={"directory", "overwrite"})
-    digest = digest_of([fingerprint(run.data.source), plain(values), output, run.data.text, run.data.sublinear_tf])
+    digest = digest_of([fingerprint(source), plain(values), output, run.data.text, run.data.sublinear_tf, many])
     is_known, resume = earlier_run(place / SUMMARY).get("digest") == digest, options["resume"]
     stages = [] if checkpoint is None or resume is False else saved_stages(checkpoint)
     if stages and not resume:
@@ -142,6 +147,18 @@ def _planned(run: Run) -> Plan:
     return plan
 
 
+def _choose_number(estimator: Any, source: Any, many: Any) -> None:
+    """Set an estimator's number of clusters to the one that updates find in the rows, for a range."""
+    if not isinstance(many, tuple):
+        return
+    seed = estimator.random_state
+    estimator.set_params(n_clusters=many[0], random_state=seed or 0)  # a run that is resumed must choose the same
+    more = estimator.fit(source).incremental().set_params(n_clusters=many)
+    del more.stream_  # what the fit has found but for the preparation: the rows are taken anew
+    more.update(source)
+    estimator.set_params(n_clusters=len(more.cluster_ids_), random_state=seed)
+
+
 @click.command()
 @_run_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -149,15 +166,19 @@ def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **option
     """Say what fit would do: passes, bytes, memory; all with --verbose.
 
     Takes the arguments of fit. Reads no rows, except where one pass finds the columns or their types: for
-    --categories onehot, and for any --categories of CSV files.
+    --categories onehot, and for any --categories of CSV files. Then it says what --preprocess table makes of each
+    column by the first rows; the fit decides by rows drawn from all.
     """
     with Talk(**options):
         run = _load(inputs, settings, options)
+        from streamkm.cli.summary import fates_of_columns
+
         planned = run.plan()
         if as_json:
             click.echo(json.dumps(planned.to_dict(), indent=2))
             return
         lines = planned.lines() if options["verbose"] else planned.main_lines()
+        lines += fates_of_columns(run.data.source) if "table" in (run.estimator.preprocess or ()) else []
         lines += run.data.source.lacking().items()
         click.echo(aligned([*lines, ("results", run.output.directory)]))
 
@@ -166,12 +187,18 @@ def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any
     """Open the run that the arguments of `fit` and `plan` describe; command-line values override those of a file."""
     from streamkm.cli.config import Override, load_run
 
+    many = options["n_clusters"]
     config = next((path for path in inputs if path.lower().endswith((".yaml", ".yml"))), None)
     if config and len(inputs) > 1:
         raise click.UsageError(f"give one configuration ({config}) or data, not both")
-    if not config and options["n_clusters"] is None and not any("estimator.n_clusters" in each for each in settings):
+    if not config and many is None and not any("estimator.n_clusters" in each for each in settings):
         raise click.UsageError("say how many clusters: -k 10")
     given = parsed(settings, ("data", "estimator", "output"))
     if not config:
         given.append(Override("data.path", inputs[0] if len(inputs) == 1 else list(inputs), "DATA"))
-    return load_run(config, given)
+    if isinstance(many, tuple):
+        given.append(Override("estimator.n_clusters", many[1], "-k"))
+    run = load_run(config, given)
+    if isinstance(many, tuple) and not run.output.incremental:
+        raise click.UsageError(f"-k {many[0]}:{many[1]} is for fit --incremental; give one number, as -k 10")
+    return run

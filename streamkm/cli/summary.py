@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from streamkm.sources.base import RowSource
 
 MOST_SHOWN = 20  # clusters of a table
+_HEAD_BYTES = 1 << 20
 _FEW, _JUDGED = 50, 10  # values of a column of text that become features; numbers that are judged
 _FEATURES = ("feature", "one-hot", "vector")
 
@@ -67,19 +70,53 @@ def source_lines(source: RowSource) -> list[tuple[str, str]]:
     ]
 
 
+def fates_of_columns(source: RowSource) -> list[tuple[str, str]]:
+    """Label and text, for people, of the effect of the step "table" on columns, by the first rows without NaN."""
+    from streamkm.passes.prepare import table_columns
+
+    X = next(source.stream(_HEAD_BYTES)).X
+    X, names = X[np.isfinite(X).all(axis=1)], source.feature_names or ()
+    name = names.__getitem__ if names else "x{}".format
+    told = table_columns(X, np.arange(len(X)), names).told(name) if len(X) > 1 else ()
+    return [(f"by {len(X):,} rows", line) for line in told]
+
+
 def table_text(path: str, known: Sequence[str], head: Any, form: Mapping[str, Any]) -> str:
-    """A line for each column of a table by its first rows; `form`: keys of data that open it."""
-    seen = {name: _seen(head.column(name)) for name in known if name in head.column_names}
+    """A line for each column of a table by its first rows, and the command that fits it; `form`: its keys of data."""
+    found = {name: head.column(name) for name in known if name in head.column_names}
+    vector = next((name for name, values in found.items() if kind_of_column(values.type)[0] == "vector"), None)
+    of: dict[str, list[str]] = {use: [] for use in (*_FEATURES, "id", "left out")}
     lines: list[tuple[str, ...]] = [("column", "type", "missing", "distinct", "smallest to largest", "in a fit")]
-    lines += [(name, *each) for name, each in seen.items()]
+    for name, values in found.items():
+        *seen, use = _seen(values)
+        if vector not in (None, name) and use in _FEATURES:
+            use = f"left out: beside the vectors of {vector}"
+        elif use == "id" and of["id"]:
+            use = "left out: names rows"
+        of[use.partition(":")[0]].append(name)
+        lines.append((name, *seen, use))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
-    about, used = [("data", masked(path))], [name for name, each in seen.items() if each[-1] in _FEATURES]
-    if used:  # hashed, as this takes no pass
-        categories = "hash" if any(each[-1] == "one-hot" for each in seen.values()) else None
-        opened = open_source(path, **form, columns=used, categories=categories)
+    about, command = [("data", masked(path))], "no column can be a feature"
+    if any(of[use] for use in _FEATURES):
+        categories = {"categories": "onehot"} if of["one-hot"] else {}
+        given: dict[str, Any] = {"columns": of["vector"], "id_column": "".join(of["id"]), **categories}
+        given |= {} if vector else {"exclude": of["left out"]}
+        given = {key: value for key, value in given.items() if value}
+        unread = {"categories": "hash"} if categories else {}  # takes no pass
+        opened = open_source(path, **{**form, **given, **unread})
         about = [line for line in source_lines(opened) if line[0] not in ("features", "values", "left out")]
-    return f"{aligned(about)}\n\n{table}\n\nBy the first {head.num_rows:,} rows."
+        words = ["streamkm", "fit", masked(path), "-k", str(min(10, head.num_rows))]
+        for key, value in {**given, **form}.items():
+            if key in form or "," in "".join(value):
+                words += ["--set", f"data.{key}={json.dumps(value)}"]
+            else:
+                words += [f"--{key.replace('_', '-')}", value if isinstance(value, str) else ",".join(value)]
+        words += ["--invalid", "mean"] if any(use == "feature" and n != "0" for _, _, n, *_, use in lines) else []
+        words += ["--preprocess", "table"] if len(of["feature"] + of["one-hot"]) > 1 else []
+        command = shlex.join(words)
+    told = f"By the first {head.num_rows:,} rows. To fit (choose -k by streamkm sweep):\n  {command}"
+    return f"{aligned(about)}\n\n{table}\n\n{told}"
 
 
 def _seen(values: Any) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli.common import Talk, data_options, labels_format_option, restart_option, work
+from streamkm.cli.common import Talk, counts_of, data_options, labels_format_option, restart_option, work
 from streamkm.core.exceptions import ModelFileError, OutputError
 
 if TYPE_CHECKING:
@@ -24,14 +24,6 @@ RESULTS = (UPDATE, UPDATE_PAGE, "labels.npy", "labels.zarr", "labels.csv", "labe
 _VERDICTS = ("too few updates", "stable", "shifted", "fit again")
 
 
-def _counts(value: str) -> int | tuple[int, int]:
-    """Read a number of clusters, or the fewest and the most."""
-    counts = value.split(":")
-    if len(counts) > 2 or not all(count.isdecimal() for count in counts):
-        raise click.BadParameter(f"{value!r} is no number of clusters, like 20, nor fewest and most, like 10:40")
-    return int(value) if len(counts) == 1 else (int(counts[0]), int(counts[1]))
-
-
 @click.command()
 @click.argument("model", type=click.Path(exists=True, dir_okay=False))
 @data_options
@@ -41,7 +33,7 @@ def _counts(value: str) -> int | tuple[int, int]:
 @click.option("--dry-run", is_flag=True, help="Say how DATA differ from the rows counted before, and write nothing.")
 @click.option("--fail-on", type=click.Choice(_VERDICTS[2:]), help="End with exit code 3 at this verdict, or a worse.")
 @click.option(
-    "-k", "--n-clusters", type=_counts, metavar="K|FEWEST:MOST",
+    "-k", "--n-clusters", type=counts_of, metavar="K|FEWEST:MOST",
     help="Clusters from now on; with a range, updates split and join them.  [default: as MODEL says]",
 )  # fmt: skip
 @labels_format_option

@@ -230,7 +230,7 @@ def test_skipped_rows(folder):
     [
         (["fit"], "Missing argument"),
         (["fit", "x.npy"], "say how many clusters: -k 10"),
-        (["fit", "x.npy", "-k", "many"], "'many' is not a valid integer"),
+        (["fit", "x.npy", "-k", "many"], "'many' is no number of clusters"),
         (["fit", "x.npy", "c.yaml"], "give one configuration (c.yaml) or data, not both"),
         (["fit", "a.yaml", "b.yml"], "give one configuration (a.yaml) or data, not both"),
         (["fit", "no.yaml"], "streamkm: error: no.yaml cannot be read"),

@@ -200,65 +200,97 @@ def baskets(tmp_path, monkeypatch):
     return frame
 
 
+def _typed(output):
+    """Run the command that `streamkm inspect` ends with; give its summary."""
+    command = shlex.split(output.splitlines()[-1])
+    run(*command[1:], "-o", "typed", "--no-report", "--overwrite")
+    return json.loads(Path("typed/streamkm.json").read_text())
+
+
 @pytest.mark.parametrize("suffix", ["parquet", "folder"])
-def test_inspect_lists_every_column(baskets, suffix):
+def test_inspect_lists_every_column_and_ends_with_a_fit_that_runs(baskets, suffix):
     path = f"b.{suffix}"
-    discount = np.where(np.arange(120) == 5, 1e6, np.random.default_rng(1).random(120))
-    baskets = baskets.assign(discount=discount, same=7.0)
     if suffix == "folder":
         Path(path, "zone=1").mkdir(parents=True)
         baskets.to_csv(f"{path}/zone=1/x.csv", index=False)
     else:
         baskets.to_parquet(path, index=False)
     output = run("inspect", path)
-    assert output.endswith("By the first 120 rows.\n")
-    assert re.search(r"^rows +(about )?[\d,]+$", output, re.M)
+    assert "choose -k by streamkm sweep" in output
     assert re.search(r"^items .* 1 to 8 +feature$", output, re.M)
-    assert re.search(r"^discount .* to 1e\+06 +feature$", output, re.M)
     told = re.sub(r" +[-\d.e]+ to [-+\d.e]+ ", " ", output)
     cells = [line.split(maxsplit=4) for line in told.splitlines()]
     found = {cell[0]: cell[2:] for cell in cells if len(cell) == 5 and cell[2].isdigit()}
-    assert found["basket_id"] == found["line"] == ["0", "120", "id"]
+    assert found["basket_id"] == ["0", "120", "id"]
+    assert found["line"] == ["0", "120", "left out: names rows"]
     assert found["day"] == ["0", "120", "left out: date: --dates days makes it a feature"]
     assert found["amount"] == ["1", "119", "feature"]
+    assert found["items"] == ["0", "8", "feature"]
     assert found["pay"] == ["0", "2", "one-hot"]
     assert found["nothing"] == ["120", "0", "left out: no values"]
     assert found["note"] == ["0", "70", "left out: text of many values"]
-    assert found["same"] == ["0", "1", "left out: it is constant"]
+    typed = _typed(output)
+    assert typed["data"]["n_features"] == 4 + (suffix == "folder")
+    assert typed["parameters"]["preprocess"] == ["table"]
 
 
-def test_a_fit_tells_what_became_of_columns_of_a_table(baskets):
+def test_inspect_shows_broken_values_and_takes_logarithms_of_skewed_ones(baskets):
     rng = np.random.default_rng(1)
+    amount, normal = rng.lognormal(3, 1.5, 120), rng.normal(size=120)
     discount = np.where(np.arange(120) == 5, 1e6, rng.random(120))
-    baskets.assign(amount=rng.lognormal(3, 1.5, 120), discount=discount).to_csv("b.csv", index=False)
-    columns = ("--exclude", "nothing,note,day,basket_id", "--categories", "onehot")
-    run("fit", "b.csv", "-k", 2, *columns, "--invalid", "mean", "-o", "out", "--no-report")
-    fitted = json.loads(Path("out/streamkm.json").read_text())
+    baskets.assign(amount=amount, down=-amount, even=normal, discount=discount).to_csv("b.csv", index=False)
+    output = run("inspect", "b.csv")
+    assert re.search(r"^discount .* to 1e\+06 +feature$", output, re.M)
+    assert output.rstrip().endswith("--preprocess table")
+    fitted = _typed(output)
     assert any("logarithms are taken of amount" in each for each in fitted["cautions"])
     assert any("discount has" in each and "--exclude discount" in each for each in fitted["cautions"])
-    swept = []
-    for steps in ([], ["--preprocess", "none"]):
-        run("sweep", "b.csv", "-k", "2:3", *columns, *steps, "-q", "-o", "swept", "--overwrite")
-        swept.append(json.loads(Path("swept/sweep.json").read_text()))
-    assert swept[0] != swept[1]
+
+
+def test_plan_says_what_becomes_of_columns_of_a_table(baskets):
+    rng = np.random.default_rng(1)
+    baskets.assign(amount=rng.lognormal(3, 1.5, 120), same=7.0).to_csv("b.csv", index=False)
+    given = ("b.csv", "-k", 2, "--categories", "onehot", "--exclude", "nothing,note,day,basket_id")
+    said = run("plan", *given)
+    assert re.search(r"^by 120 rows +logarithms are taken of amount$", said, re.M)
+    assert re.search(r"^by 120 rows +line is left out: it is a counter$", said, re.M)
+    assert re.search(r"^by 120 rows +same is left out: it is constant$", said, re.M)
+    assert "by 120 rows" not in run("plan", *given, "--preprocess", "none")
+    np.save("x.npy", np.column_stack([rng.normal(size=120), rng.lognormal(0, 2, 120)]))
+    assert re.search(
+        r"^by 120 rows +logarithms are taken of x1$", run("plan", "x.npy", "-k", 2, "--preprocess", "table"), re.M
+    )
+    columns = run("sweep", *given[:1], "-k", "2:3", *given[3:], "--preprocess", "none", "-q", "-o", "none")
+    assert not columns
+    values = json.loads(Path("none/sweep.json").read_text()), json.loads(_swept(given[3:]).read_text())
+    assert values[0] != values[1]
+
+
+def _swept(flags):
+    run("sweep", "b.csv", "-k", "2:3", *flags, "-q", "-o", "table")
+    return Path("table/sweep.json")
 
 
 def test_inspect_opens_a_table_as_it_is_told(baskets):
     baskets.rename(columns={"note": "a,b", "items": "--x"}).to_csv("b.csv", index=False, sep=";")
-    assert re.search("^--x .* feature$", run("inspect", "b.csv", "--set", "data.delimiter=;"), re.M)
+    output = run("inspect", "b.csv", "--set", "data.delimiter=;")
+    assert _typed(output)["data"]["n_features"] == 4
     baskets.to_parquet("b.parquet")
     told = run("inspect", "b.parquet", "--columns", "amount,pay", "--categories", "onehot")
     assert re.search("^features +3$", told, re.M)
-    assert "By the first" not in told
+    assert "streamkm fit" not in told
 
 
-def test_inspect_takes_vectors_and_tables_without_features(tmp_path, monkeypatch):
+def test_inspect_keeps_vectors_apart(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    frame = pd.DataFrame({"name": [f"t{i}" for i in range(60)], "v": list(np.random.default_rng(0).random((60, 4)))})
-    frame.to_parquet("v.parquet", index=False)
-    assert re.search("^v .* vector$", run("inspect", "v.parquet"), re.M)
+    rng = np.random.default_rng(0)
+    pd.DataFrame({"name": [f"t{i}" for i in range(60)], "age": rng.integers(1, 9, 60), "v": list(rng.random((60, 4)))}
+    ).to_parquet("v.parquet", index=False)  # fmt: skip
+    output = run("inspect", "v.parquet")
+    assert "beside the vectors of v" in output
+    assert _typed(output)["data"]["n_features"] == 4
     pd.DataFrame({"note": [f"n {i % 70}" for i in range(99)]}).to_csv("t.csv", index=False)
-    assert "left out: text of many values" in run("inspect", "t.csv")
+    assert "no column can be a feature" in run("inspect", "t.csv")
 
 
 def test_assign_ignores_categories_and_columns_that_the_fit_had_not_seen(tmp_path, monkeypatch):

@@ -196,3 +196,12 @@ def test_a_model_that_another_process_replaced_is_left_alone(begun, monkeypatch)
     assert "was changed while this update ran" in run("update", "model.npz", "day1.npy", "-o", "out", code=2)
     assert not Path("out/update.json").exists()
     assert IncrementalKMeans.load("model.npz").n_samples_seen_ == 600
+
+
+def test_a_fit_takes_a_range_of_clusters_for_updates(folder):
+    run("fit", "day0.npy", "-k", "2:9", "--incremental", "--seed", 0, "-o", "out")
+    model = IncrementalKMeans.load("out/incremental.npz")
+    assert list(model.n_clusters) == [2, 9]
+    assert len(np.unique(np.load("out/labels.npy"))) == 4
+    assert "was born: " in run("update", "out/incremental.npz", "day2.npy")
+    assert "fit --incremental" in run("fit", "day0.npy", "-k", "2:9", "-o", "other", code=2)
