@@ -8,22 +8,17 @@ nothing of sketches, clusters or files.
 from __future__ import annotations
 
 import itertools
-import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from streamkm.engine.reduction import FEW_RUNS, RUNS, JoinTree, fold_run, joiner, run_lengths, runs_of
 from streamkm.sources.base import RowSource
 
-logger = logging.getLogger(__name__)
-
 State = TypeVar("State")
-Result = TypeVar("Result")
 Large = Literal["state", "items"] | None  # the large part of a fold's memory
 Outputs = Literal["dropped", "returned", "held"]  # of a fold: dropped, returned, or held with handles returned
 
@@ -74,10 +69,6 @@ class Executor(ABC):
             for chunk in source.chunks(target_bytes):
                 yield chunk, None if source.n_rows is None else chunk.stop - chunk.start
 
-    def handles(self) -> MutableSequence[Any]:
-        """An empty sequence for handles, in order; on a cluster, handles take no memory each."""
-        return []
-
     def for_calls(self, source: RowSource) -> RowSource:
         """The source as calls get it: a `RemoteView` if its rows come as items."""
         return source
@@ -97,13 +88,11 @@ class Executor(ABC):
         items: Iterable[Any],
         *shared: Any,
         join: Callable[..., Any] | None = None,
-        once: bool = False,
     ) -> Iterator[tuple[Any, Any]]:
         """Call ``function(item, *shared) -> (kept, info)``; yield ``(handle of kept, info)`` in order.
 
         A handle may be an item of later calls, which get the kept value. `join` joins infos of consecutive items on the
-        workers of a cluster: a joined info comes with the last of its items, and None with the others. A cluster joins
-        the infos of each call, or all of them if `once`.
+        workers of a cluster, call by call: a joined info comes with the last of its items, and None with the others.
         """
         return self.map(stage, function, items, *shared)
 
@@ -225,7 +214,7 @@ class LocalThreads(Executor):
         self.n_workers = n_workers
 
     def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        return _start(self._pool, function, *args)
+        return self._pool.submit(function, *args)
 
     def each(self, stage: str, function: Callable[..., Any], items: Sequence[Any], *shared: Any) -> list[Any]:
         """See `Executor.each`; the caller's thread works too, and starts before the others have woken up."""
@@ -240,7 +229,7 @@ class LocalThreads(Executor):
                     deque(numbers, maxlen=0)  # drain the iterator so that the other threads stop
                     raise
 
-        helpers = [_start(self._pool, work) for _ in range(min(self.n_workers, len(items)) - 1)]
+        helpers = [self._pool.submit(work) for _ in range(min(self.n_workers, len(items)) - 1)]
         work()
         for helper in helpers:
             if not helper.cancel():  # it did begin
@@ -263,24 +252,3 @@ class LocalThreads(Executor):
         )
         for state, outputs in started:
             yield ((0, state),), 1, () if wanted == "dropped" else outputs
-
-
-def _start(pool: ThreadPoolExecutor, function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
-    """Call a function in a pool, or in this thread once the main thread has ended and pools take no calls."""
-    try:
-        return pool.submit(function, *args, **kwargs)
-    except RuntimeError as error:
-        if "interpreter shutdown" not in str(error):
-            raise
-    _say_once()
-    future: Future[Result] = Future()
-    try:
-        future.set_result(function(*args, **kwargs))
-    except Exception as error:  # noqa: BLE001 - as the pool would
-        future.set_exception(error)
-    return future
-
-
-@cache
-def _say_once() -> None:
-    logger.warning("the main thread has ended, and pools of threads with it: one thread does the rest")

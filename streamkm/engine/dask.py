@@ -14,7 +14,7 @@ import math
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -26,17 +26,15 @@ from dask.highlevelgraph import HighLevelGraph
 from streamkm.core.exceptions import ClusterError
 from streamkm.engine import dask_calls as calls
 from streamkm.engine.base import Executor, Outputs
-from streamkm.engine.dask_calls import Call, Held, HeldValues, encode, future_of, held_blocks, values_in
+from streamkm.engine.dask_calls import Call, Held, encode, future_of, held_blocks, values_in
 from streamkm.engine.dask_workers import (
-    MOST_FILES,
     Reading,
     Turns,
-    check_readable,
     check_workers,
     count_shards,
     out_of_reach,
 )
-from streamkm.engine.reduction import RUNS, JoinTree, Shard, run_lengths, runs_of, shard_stop, shards_of, subtree_levels
+from streamkm.engine.reduction import RUNS, Shard, run_lengths, runs_of, shard_stop, shards_of, subtree_levels
 from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.row_graphs import RowGraphs
@@ -68,7 +66,6 @@ class DaskCluster(Executor):
         self._reading: Reading | None = None  # of the items that workers read next,
         self._n_threads: dict[str, int] = {}  # of workers, by their addresses
         self._checked: set[str] = set()  # workers with the same software as this process
-        self._files: set[str] = set()  # that workers were asked for
         self._looked = self._last_seen = time.monotonic()
         self.n_workers = 1
         self._look()
@@ -86,7 +83,6 @@ class DaskCluster(Executor):
             for rows in source.stream(target_bytes):
                 yield self._sent(calls.measurable(rows)), len(rows.places)
             return
-        self._check_files(source.files)
         chunks = source.cut(target_bytes)
         make, is_placed = None, True
         if source.computed:
@@ -96,13 +92,6 @@ class DaskCluster(Executor):
         self._reading = Reading(*sizes, make is None, is_placed, n_rows=source.estimated_rows or 0)
         for chunk in chunks:
             yield chunk if make is None else make(chunk), None if source.n_rows is None else chunk.stop - chunk.start
-
-    def _check_files(self, files: tuple[str, ...]) -> None:
-        """Ask each worker, once, whether it can read some of the local files, before the first of them is read."""
-        new = [path for path in files if "://" not in path and path not in self._files]
-        if new:
-            self._files.update(new)
-            self.everywhere("look", check_readable, new[:: -(-len(new) // MOST_FILES)])
 
     def _sent(self, rows: Rows) -> Any:
         """Send rows to a worker as data, since a task graph would stay on the scheduler; try others if it dies.
@@ -127,10 +116,6 @@ class DaskCluster(Executor):
             f"workers of {self._address()} did not take rows that this process sent to them, {SEND_TIMES} times "
             f"({' '.join(str(failed).split()) or 'no answer'}); see that they run, and fit again"
         ) from failed
-
-    def handles(self) -> MutableSequence[Any]:
-        """See `Executor.handles`."""
-        return HeldValues()
 
     def for_calls(self, source: RowSource) -> RowSource:
         return source.remote_view() if source.in_process or source.computed else source
@@ -200,7 +185,6 @@ class DaskCluster(Executor):
         items: Iterable[Any],
         *shared: Any,
         join: Callable[..., Any] | None = None,
-        once: bool = False,
     ) -> Iterator[tuple[Any, Any]]:
         """Call a function on items and hold its results; see `Executor.hold`.
 
@@ -212,20 +196,9 @@ class DaskCluster(Executor):
         lengths = [] if reading is None else run_lengths(reading.n_chunks, RUNS)
         shards = self._shards(runs_of(items, lengths), 0, len(lengths), reading)
         whole = (Shard(0, [shard.items]) for shard in shards)  # one run each: its infos are joined into one
-        tree = None if join is None or not once else JoinTree(self._joiner(stage, join, shared), eager=False)
         step, turns = partial(calls.keep, function, join), self._turns(reading, len(lengths))
-        last: list[Held] = []
-        for states, _, handles, told in self._on_shards(
-            stage, step, join, whole, turns, "held", *shared, tells=tree is None
-        ):
-            if tree is None:
-                yield from zip(handles, [None] * (len(handles) - len(told[0])) + told[0], strict=True)
-                continue
-            tree.add(Held(states[0][1].future, 0, 0, 0))
-            yield from ((handle, None) for handle in (*last, *handles[:-1]))
-            last = handles[-1:]
-        if tree is not None and last:
-            yield last[0], self._fetch(tree.total())
+        for _, _, handles, told in self._on_shards(stage, step, join, whole, turns, "held", *shared, tells=True):
+            yield from zip(handles, [None] * (len(handles) - len(told[0])) + told[0], strict=True)
 
     def _carried(
         self,
@@ -353,7 +326,7 @@ class DaskCluster(Executor):
             return
         together = self._submit("gather", calls.decoded, *encode(self._picked(held)))
         for index, item in enumerate(held):
-            item.move(together, index)
+            item.future, item.path = together, (index,)
 
     def _apart(self, item: Any) -> Any:
         """The item, with values picked from the results if it needs parts of several results."""

@@ -10,12 +10,11 @@ import itertools
 import os
 import pickle
 import zlib
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
-from functools import partial, reduce
+from functools import reduce
 from operator import getitem
 from typing import Any
 
@@ -48,18 +47,10 @@ class Call:
 class Held:
     """A value in the result of a future, at the indices `path`: a held block, or the state of some runs."""
 
-    __slots__ = ("future", "on_move", "path")
+    __slots__ = ("future", "path")
 
     def __init__(self, future: Any, *path: int):
         self.future, self.path = future, path
-        self.on_move: Callable[[Held], None] | None = None
-
-    def move(self, future: Any, *path: int) -> None:
-        """Record that the value is in the result of another future now."""
-        self.future, self.path = future, path
-        if self.on_move is not None:
-            self.on_move(self)
-            self.on_move = None  # this handle itself is kept from now on
 
 
 def held_blocks(run: list[Any]) -> list[Held]:
@@ -72,55 +63,6 @@ def future_of(run: list[Any]) -> Any:
     """The future whose result has all held blocks of a run, or None."""
     held = held_blocks(run)
     return held[0].future if len({id(block.future) for block in held}) == 1 else None
-
-
-class HeldValues(MutableSequence[Any]):
-    """Handles in order; consecutive values of one result take no memory of their own."""
-
-    def __init__(self) -> None:
-        self._runs: list[Any] = []  # handles of the first value of each run
-        self._starts: list[int] = []  # number of this value
-        self._moved: dict[int, Held] = {}  # values that were moved since, by their numbers
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def insert(self, index: int, value: Any) -> None:
-        """Add a handle at the end."""
-        if index != self._count:
-            raise IndexError("handles are added at the end")
-        if not self._runs or not self._follows(value):
-            self._runs.append(value)
-            self._starts.append(index)
-        self._count += 1
-
-    def _follows(self, value: Any) -> bool:
-        last = self._runs[-1]
-        if not (isinstance(value, Held) and isinstance(last, Held) and value.future is last.future and last.path):
-            return False
-        *before, first = last.path
-        return value.path == (*before, first + self._count - self._starts[-1])
-
-    def __getitem__(self, index: Any) -> Any:
-        found = range(self._count)[index]
-        if isinstance(found, range):
-            return [self[each] for each in found]
-        run = bisect_right(self._starts, found) - 1
-        first, more = self._runs[run], found - self._starts[run]
-        if found in self._moved or not isinstance(first, Held):
-            return self._moved.get(found, first)
-        handle = Held(first.future, *(*first.path[:-1], first.path[-1] + more) if more else first.path)
-        handle.on_move = partial(self._moved.__setitem__, found)
-        return handle
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        """Refuse: handles stay."""
-        raise TypeError("handles cannot be replaced")
-
-    def __delitem__(self, index: Any) -> None:
-        """Refuse: handles stay."""
-        raise TypeError("handles cannot be removed")
 
 
 def values_in(result: Any, handles: Iterable[Held]) -> Iterator[Any]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +16,9 @@ from streamkm.core.memory import total_memory
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 5.0  # for a worker to report its software; without an answer it is not refused
-MOST_FILES = 100  # of a source that each worker is asked for
 MOST_NAMED = 3  # workers that an error names
 # text, as a worker that lacks this package, or has another Python, could not load a function of it
 EXPRESSION = f"__import__({environment.__module__!r}, fromlist=['*']).{environment.__name__}()"
-MACHINE = f"__import__({total_memory.__module__!r}, fromlist=['*']).{total_memory.__name__}()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +26,7 @@ class WorkerMemory:
     """The memory of a worker, as the scheduler knows it."""
 
     n_threads: int
-    limit_bytes: int  # Dask's limit of the worker; of a worker without one, its share of its machine's memory
+    limit_bytes: int  # Dask's limit of the worker; without one, its share of as much memory as this machine has
     held_bytes: int  # resident bytes when the worker was last heard of; 0 if it has not said so yet
 
 
@@ -39,23 +36,14 @@ def worker_memory(client: Any) -> tuple[WorkerMemory, ...]:
         found = client.scheduler_info(n_workers=-1)["workers"]
     except OSError as error:
         raise out_of_reach(client, error) from error
-    unlimited = [address for address, worker in found.items() if not worker["memory_limit"]]
-    machines = dict(zip(unlimited, client.sync(_answers, client, unlimited, MACHINE), strict=True))
-    for address, total in machines.items():
-        if not isinstance(total, int):
-            logger.warning(
-                "worker %s has no memory limit and does not say how much memory its machine has (%r): it is taken to "
-                "have as much as this one", address, total,
-            )  # fmt: skip
-            machines[address] = total_memory()
     n_here = Counter(worker["host"] for worker in found.values())
     return tuple(
         WorkerMemory(
             n_threads=int(worker["nthreads"]),
-            limit_bytes=int(worker["memory_limit"] or machines[address] // n_here[worker["host"]]),
+            limit_bytes=int(worker["memory_limit"] or total_memory() // n_here[worker["host"]]),
             held_bytes=int(worker["metrics"].get("memory", 0)),
         )
-        for address, worker in found.items()
+        for worker in found.values()
     )
 
 
@@ -67,20 +55,11 @@ def out_of_reach(client: Any, error: BaseException) -> ClusterError:
     )
 
 
-def check_readable(paths: Sequence[str]) -> None:
-    """Refuse files that this process cannot see or read."""
-    for path in paths:
-        if not os.path.exists(path):
-            raise FileNotFoundError(f"{path} does not exist")
-        if not os.access(path, os.R_OK):
-            raise PermissionError(f"{path} cannot be read")
-
-
 def check_workers(client: Any, addresses: Iterable[str]) -> None:
     """Raise ClusterError for workers that lack this package, or have another release of it, of Python or of NumPy."""
     here, asked = environment(), sorted(addresses)
     unlike: dict[str, list[str]] = defaultdict(list)
-    for address, found in zip(asked, client.sync(_answers, client, asked, EXPRESSION), strict=True):
+    for address, found in zip(asked, client.sync(_answers, client, asked), strict=True):
         if isinstance(found, OSError | TimeoutError | asyncio.TimeoutError):
             logger.warning("worker %s does not say which release of streamkm it has: %r", address, found)
         elif isinstance(found, BaseException):
@@ -96,10 +75,10 @@ def check_workers(client: Any, addresses: Iterable[str]) -> None:
         )
 
 
-async def _answers(client: Any, addresses: list[str], expression: str) -> list[Any]:
-    """The value of an expression on each worker, or the error."""
+async def _answers(client: Any, addresses: list[str]) -> list[Any]:
+    """The software of each worker, or the error."""
     questions = (
-        asyncio.wait_for(client.run(eval, expression, workers=[address], asynchronous=True), ANSWER_SECONDS)
+        asyncio.wait_for(client.run(eval, EXPRESSION, workers=[address], asynchronous=True), ANSWER_SECONDS)
         for address in addresses
     )
     return [

@@ -86,8 +86,7 @@ class HeldLabels:
     held: ClassVar[bool] = True
 
     def __init__(self, rows: NDArray[np.int64], executor: Executor, handles: Sequence[Any] = ()):
-        self.handles = executor.handles()
-        self.handles.extend(handles)
+        self.handles = list(handles)
         self.n_taken = len(self.handles)
         self.rows = rows
         self.n_skipped = 0
@@ -151,7 +150,7 @@ def check_labels_place(path: str | os.PathLike[str], *, overwrite: bool = False)
     check_local(path)
     target = Path(path)
     if target.suffix != ".zarr":
-        raise OutputError(f"labels are written as .zarr, .csv or .parquet, not as {target.name}; choose such a name")
+        raise OutputError(f"labels are written as .zarr, .csv or .parquet, not as {path}; choose such a name")
     check_new_directory(target, OF_LABELS, overwrite=overwrite)
     return target.absolute()
 
@@ -190,7 +189,7 @@ def check_directory(path: str) -> None:
 
 def label_pass(context: PassContext, model: Model, stage: Stage) -> HeldLabels:
     """Read all rows once and label them."""
-    handles, counts = context.executor.handles(), array("q")
+    handles, counts = list[Any](), array("q")
     for handle, n_rows in held_outputs(Label(model, model.table()), context.rows(), context.executor, stage):
         handles.append(handle)
         counts.append(n_rows)

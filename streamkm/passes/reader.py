@@ -234,13 +234,3 @@ def _describe_invalid(
         hint = "" if name else " (do lines end in a delimiter? Choose the other columns with columns=)"
         column = f"column {name!r}{hint}, "
     return f"{what} in {column}{source.describe(int(places[row]))}; {'; or '.join(remedies)}{domains}"
-
-
-def missing_everywhere(source: RowSource) -> str:
-    """A hint if a column has no value in the first dense rows."""
-    if source.streams or source.is_sparse:
-        return ""
-    X = np.asarray(source.read(next(iter(source.chunks(1 << 20)))).X)
-    wrong = np.flatnonzero(~np.isfinite(X).any(axis=0))
-    names = range(X.shape[1]) if source.feature_names is None else source.feature_names
-    return f"; column {names[wrong[0]]!r} has no value in the first {len(X):,} rows: leave it out" if len(wrong) else ""

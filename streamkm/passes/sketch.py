@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, MutableSequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map, Pass, held_outputs, outputs
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import BlockTotals, ChunkCounts, Gathered, SavedRows
-from streamkm.passes.reader import RowReader, SourceRows, ValidRows, missing_everywhere
+from streamkm.passes.reader import RowReader, SourceRows, ValidRows
 from streamkm.passes.sketch_rows import SketchRows
 from streamkm.sketches import Sketch, SketchFit
 from streamkm.sketches.base import SketchFitBytes
@@ -68,8 +68,9 @@ def sketch_pass(
 
     Chunks that `gathered` contains already are not read again. `chunk_rows` (chunks,), from `count_pass`, is needed if
     there are weights and the source does not know its rows. `record`: name under which `gathered` and spilled rows are
-    saved as they grow, and restored; rows in memory are not saved if the pass ends before a save is due. Raises
-    InvalidInputError: a row is invalid, there are no rows, or `weights` has another length than the rows.
+    saved as they grow, and restored; rows in memory are not saved if the pass ends before a save is due, nor rows that
+    lie in local files as they are read. Raises InvalidInputError: a row is invalid, there are no rows, or `weights` has
+    another length than the rows.
     """
     reader, weights, writer = context.reader, context.weights, context.writer
 
@@ -77,9 +78,13 @@ def sketch_pass(
         return replace(gathered.saved(), n_bytes=spill.sync() if spill else 0)
 
     holds = sketch is not None and gathered.tree is None
-    handles = context.executor.handles()
+    handles = list[Any]()
     totals = BlockTotals()
     spill = context.spill if holds else None
+    # reading these again costs as much as a copy would
+    is_copied = not (spill and sketch is not None and sketch.is_identity and reader.source.lies_as_read)
+    chunks = () if is_copied else reader.source.chunks(reader.target_bytes)
+    record = record if is_copied else None
     if record is not None and writer.checkpoint is not None:
         saved = writer.load(record, SavedRows)
         if (spill is None or spill.begin(record, saved.n_bytes if saved else 0)) and saved is not None:
@@ -89,13 +94,9 @@ def sketch_pass(
         check_weights(reader, weights, reader.source.n_rows)
     n_before = len(gathered.counts)
     map_ = SketchRows(sketch, gathered.rule, gathered.coreset_rule)
-    again = reader.source.lies_as_read and sketch is not None and sketch.is_identity and writer.checkpoint is None
-    chunks = reader.source.chunks(reader.target_bytes) if again and spill else ()
     stage.advance(n_before)
-    # the nodes of several calls would need too much memory on one worker, and progress is saved as summaries arrive
-    once = gathered.tree is None and (record is None or writer.checkpoint is None)
     rows = context.rows(chunk_rows, n_before)
-    for handle, told in held_outputs(map_, rows, context.executor, stage, once=once):
+    for handle, told in held_outputs(map_, rows, context.executor, stage):
         if holds:
             read = partial(_again, reader, chunks[len(handles)]) if chunks else None
             handles.append(spill.keep(handle, read) if spill and isinstance(handle, Block) else handle)
@@ -133,7 +134,7 @@ def _again(reader: RowReader, chunk: Chunk) -> Matrix:
 
 
 def _restore(
-    gathered: Gathered, saved: SavedRows, spill: Spill | None, handles: MutableSequence[Any], totals: BlockTotals
+    gathered: Gathered, saved: SavedRows, spill: Spill | None, handles: list[Any], totals: BlockTotals
 ) -> None:
     """Continue from the record of a checkpoint, after the blocks in its file."""
     gathered.restore(saved)
@@ -149,7 +150,7 @@ def _sketched(context: PassContext, gathered: Gathered, blocks: Blocks | None) -
     source, counts = context.reader.source, gathered.counts
     n_read, n_valid = np.array(counts.n_read, np.int64), counts.n_valid
     if not n_valid:
-        valid, hint = ("valid ", missing_everywhere(source)) if n_read.any() else ("", "")
+        valid, hint = ("valid ", "; leave out columns that have no value") if n_read.any() else ("", "")
         raise InvalidInputError(f"{source.name} has no {valid}rows; needed: at least 1{hint}")
     check_weights(context.reader, context.weights, int(n_read.sum()))
     n_features = source.n_features or max(1, counts.width)
@@ -159,14 +160,11 @@ def _sketched(context: PassContext, gathered: Gathered, blocks: Blocks | None) -
     return Sketched(blocks, coreset, sample, n_read, counts.kept, n_features, n_valid, gathered.occurring)
 
 
-def _blocks(
-    executor: Executor, sketch: Sketch, handles: MutableSequence[Any], counts: ChunkCounts, totals: BlockTotals
-) -> Blocks:
+def _blocks(executor: Executor, sketch: Sketch, handles: list[Any], counts: ChunkCounts, totals: BlockTotals) -> Blocks:
     """Held blocks of all chunks with valid rows."""
     filled, empty = handles, counts.empty()
     if empty:
-        filled = executor.handles()
-        filled.extend(handle for number, handle in enumerate(handles) if number not in empty)
+        filled = [handle for number, handle in enumerate(handles) if number not in empty]
     assert totals.dtype is not None
     size = counts.n_valid, sketch.n_components, np.result_type(totals.dtype)
     sums = added_in_order(totals.weights), added_in_order(totals.d2norms)

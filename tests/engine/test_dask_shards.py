@@ -297,15 +297,14 @@ def added(*states):
     return "".join(states)
 
 
-@pytest.mark.parametrize("once", [False, True])
-def test_infos_of_held_items_are_joined_on_the_workers(client, path, once):
+def test_infos_of_held_items_are_joined_on_the_workers(client, path):
     source = open_source(path)
     with open_executor(client) as executor:
         chunks = (chunk for chunk, _ in executor.items(source, 320))
-        pairs = list(executor.hold("hold", keep_and_tell, chunks, join=added, once=once))
+        pairs = list(executor.hold("hold", keep_and_tell, chunks, join=added))
         assert list(executor.map("held", identity, [handle for handle, _ in pairs])) == list(range(N_CHUNKS))
     told = [(number, info) for number, (_, info) in enumerate(pairs) if info is not None]
-    assert len(told) == (1 if once else SHARDS)
+    assert len(told) == SHARDS
     first = 0
     for number, info in told:  # it comes with the last of its items
         assert info == "".join(f"{index}," for index in range(first, number + 1))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -473,36 +470,3 @@ def test_a_client_that_cannot_work_is_refused(client, tmp_path):
             return await asyncio.to_thread(kmeans.fit, np.eye(9))
 
     assert_same_bits(asyncio.run(fit_awaited()), StreamKMeans(2, executor=1, random_state=0).fit(np.eye(9)))
-
-
-LATE = """
-import logging, threading
-import h5py, numpy as np
-from streamkm import StreamKMeans
-from streamkm.sources import open_source
-
-X = np.random.default_rng(0).normal(size=(3000, 6)).astype("f4") + 9
-with h5py.File("x.h5", "w") as file:
-    file.create_dataset("X", data=X, chunks=(500, 6), compression="gzip")
-sources = [open_source(X), open_source("x.h5")]  # zarr reads nothing any more by then
-logging.basicConfig(level=logging.WARNING)
-logging.getLogger("streamkm").setLevel(logging.WARNING)
-wanted = [StreamKMeans(3, random_state=0).fit(source).inertia_ for source in sources]
-
-def late():
-    threading.main_thread().join()
-    for n_threads in (1, 2):
-        found = [StreamKMeans(3, random_state=0, executor=n_threads).fit(source).inertia_ for source in sources]
-        print(n_threads, found == wanted, flush=True)
-
-threading.Thread(target=late).start()
-"""
-
-
-def test_fits_after_the_main_thread_has_ended_take_one_thread(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", LATE], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(TOP)},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.stdout == "1 True\n2 True\n", done.stderr
-    assert done.stderr.count("one thread does the rest") == 1

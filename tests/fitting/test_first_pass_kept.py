@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 
+import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -27,11 +28,13 @@ N_CHUNKS = 10
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """Rows far from the origin, which are moved behind the first pass."""
+    """Rows far from the origin, which are moved behind the first pass, in a file that must be decoded."""
     rng = np.random.default_rng(3)
     centers = 1e4 + rng.normal(size=(24, 8))
-    path = tmp_path_factory.mktemp("rows") / "x.npy"
-    np.save(path, centers[rng.integers(24, size=20_000)] + 0.4 * rng.normal(size=(20_000, 8)))
+    X = centers[rng.integers(24, size=20_000)] + 0.4 * rng.normal(size=(20_000, 8))
+    path = tmp_path_factory.mktemp("rows") / "x.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("X", data=X, chunks=(2048, 8), compression="gzip", compression_opts=1)
     return path
 
 
@@ -64,7 +67,7 @@ def test_a_run_goes_on_with_the_rows_that_were_read(path, wanted, tmp_path, stop
     kmeans.fit(str(path), checkpoint=tmp_path / "state")
     first = N_CHUNKS - n_read
     assert [chunk.index for chunk in seen[:first]] == [*range(n_read, N_CHUNKS)]
-    assert len(seen) == first + N_CHUNKS * (kmeans.n_passes_ - 1)
+    assert len(seen) == first + n_read * (kmeans.n_passes_ - 1)  # what this run decoded is cached
     assert_same_bits(kmeans, wanted)
     assert not list(tmp_path.iterdir())
 
@@ -85,7 +88,7 @@ def test_a_killed_run_leaves_its_rows_in_the_checkpoint_alone(
         file.write(bytes(5000))
     seen = chunks_read(monkeypatch)
     resumed = StreamKMeans(progress=False, **OPTIONS).fit(str(path), checkpoint=state)
-    assert len(seen) == N_CHUNKS - n_read + N_CHUNKS * (resumed.n_passes_ - 1)
+    assert len(seen) == N_CHUNKS - n_read + n_read * (resumed.n_passes_ - 1)  # what this run decoded is cached
     assert_same_fit(outcome(resumed), wanted)
     assert not list((tmp_path / "temporary").iterdir())
     assert not state.exists()
@@ -155,6 +158,19 @@ def test_a_kernel_fit_keeps_the_features_of_all_rows(tmp_path, stop):
     assert source.read_rows[1999] == source.read_rows[0] + 1
     np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
     np.testing.assert_array_equal(kmeans.cluster_centers_, wanted.cluster_centers_)
+
+
+@pytest.mark.parametrize(("record", "times"), [("seed", 1), ("lloyd", 2)])
+def test_rows_that_lie_as_they_are_read_are_not_copied(path, wanted, tmp_path, stop, monkeypatch, record, times):
+    with h5py.File(path) as file:
+        np.save(tmp_path / "x.npy", file["X"][:])
+    kmeans = StreamKMeans(progress=False, **OPTIONS)
+    stop(kmeans, tmp_path / "x.npy", tmp_path / "state", record, times)
+    assert not [*(tmp_path / "state").glob("*.growing"), *(tmp_path / "state").glob("sketch*")]
+    seen = chunks_read(monkeypatch)
+    kmeans.fit(tmp_path / "x.npy", checkpoint=tmp_path / "state")
+    assert len(seen) == N_CHUNKS * kmeans.n_passes_
+    assert_same_bits(kmeans, wanted)
 
 
 def test_a_short_pass_writes_no_rows(path, tmp_path, monkeypatch):
