@@ -20,7 +20,6 @@ from streamkm.cli.schema import SECTIONS, Output, flat_parameters, validate
 from streamkm.cli.summary import source_lines, table_text
 from streamkm.core.display import MASK, aligned
 from streamkm.core.exceptions import ConfigError, InvalidInputError, StreamkmError
-from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.planning.plan import Plan
@@ -31,7 +30,6 @@ from streamkm.sources.fitted_tables import CSV_KEYS, HeadRead
 # keys whose values are paths, which a configuration names as seen from its own place
 _FILES = (
     ("data", "path"), ("data", "feature_names"), ("text", "tfidf"), ("output", "directory"),
-    ("cluster", "tls_ca_file"), ("cluster", "tls_cert"), ("cluster", "tls_key"),
 )  # fmt: skip
 # keys that say how a table is written, and not which of its columns are features
 _DIALECT = {"format", "dtype", "storage_options", *CSV_KEYS}
@@ -43,7 +41,7 @@ class Run(NamedTuple):
     data: Opened  # the source, and how documents become rows, if it is one of documents
     estimator: StreamKMeans | StreamKernelKMeans
     output: Output
-    cluster: ClusterSettings | None
+    cluster: str | None  # address of a scheduler
     checkpoint: str | None  # directory that was given; None for the one beside the results
 
     def plan(self) -> Plan:
@@ -94,9 +92,10 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
         if threads != "auto":
             where = origins["cluster",]
             raise ConfigError(f"{where}: cluster and estimator.executor={threads} exclude each other; leave one out")
-    settings = ClusterSettings(**named) if named else None
     opened = open_configured(paths, data, found.text)
-    return Run(opened, _estimator(found, opened.source), found.output, settings, found.estimator.checkpoint)
+    return Run(
+        opened, _estimator(found, opened.source), found.output, named.get("scheduler"), found.estimator.checkpoint
+    )
 
 
 def _estimator(found: Any, source: RowSource) -> StreamKMeans | StreamKernelKMeans:

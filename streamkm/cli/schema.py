@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from streamkm.core.display import MASK
 from streamkm.core.exceptions import ConfigError
-from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import ALIASES, StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import CHOICES
@@ -38,7 +37,7 @@ _TYPES: dict[Any, Any] = {
     "executor": int | Literal["auto"],
     "random_state": Annotated[int, Field(ge=0, lt=1 << 32)] | None,
     "kernel": Literal[(*KERNELS, *ALIASES)],
-    "gamma": float | Literal["auto", "neighbors", "scale"] | None,
+    "gamma": float | Literal["auto", "neighbors"] | None,
     "method": Literal[tuple(METHODS)],
     "landmarks": Literal[LANDMARKS],
     "ngram_range": list[int],
@@ -116,7 +115,7 @@ SECTIONS: dict[str, type[_Section]] = {
     "estimator": _section_of(_KMEANS, checkpoint=(str | None, None)),
     "kernel": _section_of(_OWN),
     "output": Output,
-    "cluster": _section_of(flat_parameters(ClusterSettings)),
+    "cluster": _section_of({}, scheduler=(str | None, None)),
 }
 _FIELDS: dict[str, Any] = {name: (section, ...) for name, section in SECTIONS.items()}
 _FIELDS["kernel"] = SECTIONS["kernel"] | None, None  # there only where it is given

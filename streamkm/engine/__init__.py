@@ -2,7 +2,6 @@
 
 from streamkm.engine.base import Executor, Folded, Large, Listener
 from streamkm.engine.open import (
-    ClusterSettings,
     cluster_memory,
     is_alone,
     is_on_cluster,
@@ -14,7 +13,6 @@ from streamkm.engine.open import (
 )
 
 __all__ = [
-    "ClusterSettings",
     "Executor",
     "Folded",
     "Large",

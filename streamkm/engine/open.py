@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -106,50 +105,26 @@ def _check_client(client: Any) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSettings:
-    """The Dask cluster that a configuration names, by the address of its scheduler."""
-
-    scheduler: str | None = None  # ``tcp://host:8786``, or ``tls://host:8786`` with the three files below
-    # PEM files: the authority that signed the cluster's certificates, this client's certificate and its key
-    tls_ca_file: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse TLS files without a tls:// scheduler, and the reverse."""
-        encrypted = self.scheduler is not None and self.scheduler.startswith("tls://")
-        files = ("tls_ca_file", "tls_cert", "tls_key")
-        if wrong := [name for name in files if (getattr(self, name) is None) == encrypted]:
-            needed = "a tls:// scheduler needs" if encrypted else "only a tls:// scheduler has a use for"
-            raise InvalidParameterError(f"{needed} {', '.join(wrong)}")
-
-
 @contextmanager
-def open_cluster(settings: ClusterSettings | None) -> Iterator[Any]:
-    """Yield a client of the cluster in these settings, if any; ``executor="auto"`` finds it. Raises ClusterError."""
-    if settings is None:
+def open_cluster(scheduler: str | None) -> Iterator[Any]:
+    """Yield a client of the scheduler at an address, if any; ``executor="auto"`` finds it. Raises ClusterError.
+
+    Certificates for a ``tls://`` address stand in Dask's configuration.
+    """
+    if scheduler is None:
         yield None
         return
-    from distributed import Client, Security
+    from distributed import Client
 
-    security = None
-    if settings.tls_ca_file is not None:
-        security = Security(
-            tls_ca_file=settings.tls_ca_file,
-            tls_client_cert=settings.tls_cert,
-            tls_client_key=settings.tls_key,
-            require_encryption=True,
-        )
     try:
-        client = Client(settings.scheduler, security=security, set_as_default=False, timeout=CONNECT_SECONDS)
+        client = Client(scheduler, set_as_default=False, timeout=CONNECT_SECONDS)
     except OSError as error:
         raise ClusterError(
-            f"scheduler {settings.scheduler} cannot be reached within {CONNECT_SECONDS} s ({error}); see that it "
-            f"runs, and that address and certificates are its own"
+            f"scheduler {scheduler} cannot be reached within {CONNECT_SECONDS} s ({error}); see that it runs, and that "
+            f"address and certificates are its own"
         ) from error
     with client, client.as_current():
-        logger.info("cluster: %s, %d workers", settings.scheduler, len(client.nthreads()))
+        logger.info("cluster: %s, %d workers", scheduler, len(client.nthreads()))
         yield client
 
 

@@ -12,7 +12,6 @@ from streamkm import open_documents
 from streamkm.cli.config import Override, load_run, open_work, parse_set
 from streamkm.cli.schema import SECTIONS
 from streamkm.core.exceptions import ConfigError, SourceNotFoundError
-from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.sketches import KernelOptions, Nystroem, SketchOptions
@@ -325,16 +324,10 @@ def test_clusters(folder, monkeypatch):
     older = "cluster:\n  workers: null\n  threads: 1\n  memory_limit: auto\n  report: null\n"
     assert load_run(write(folder, DATA + older)).cluster is None
     older = load_run(write(folder, f"{DATA}{older}  scheduler: tcp://x:1\n")).cluster
-    assert older == ClusterSettings(scheduler="tcp://x:1")
-    files = {"tls_ca_file": "ca.pem", "tls_cert": "/keys/cert.pem", "tls_key": "key.pem"}
-    text = "".join(f"  {key}: {value}\n" for key, value in {"scheduler": "tls://x:8786", **files}.items())
-    running = load_run(write(folder, f"{DATA}cluster:\n{text}"), [parse_set("cluster.tls_key=k.pem")]).cluster
-    assert running.scheduler == "tls://x:8786"
-    assert (running.tls_ca_file, running.tls_cert) == (f"{folder}/ca.pem", "/keys/cert.pem")
-    assert running.tls_key == "k.pem"  # of the command line
+    assert older == "tcp://x:1"
     monkeypatch.chdir(folder)
     run = open_work(["x.svm"], [parse_set("cluster.scheduler=tcp://x:1"), parse_set("data.n_features=7")])
-    assert run.cluster == ClusterSettings(scheduler="tcp://x:1")
+    assert run.cluster == "tcp://x:1"
     assert run.data.source.n_features == 7
     assert run.data.source.name == f"{folder}/x.svm"  # workers may have other current directories
     assert open_work(["x.svm"]).cluster is None
