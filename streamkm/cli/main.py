@@ -125,7 +125,7 @@ def inspect(paths: Sequence[str], settings: Sequence[str], **_: Any) -> None:
 @data_options
 @click.option(
     "-o", "--output", required=True, type=click.Path(),
-    help="Labels: NAME.npy or NAME.zarr; NAME.csv or NAME.parquet with distances, NAME.parquet/ for a folder of these.",
+    help="Labels: NAME.npy or NAME.zarr; NAME.csv or NAME.parquet with distances.",
 )  # fmt: skip
 def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
     """Label rows with the centers of MODEL.

@@ -91,8 +91,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             NAME.zarr: an array of labels, which the workers of a Dask cluster write; all of them must see the path.
             NAME.csv or NAME.parquet: a table with a line for each row, in order: its number, or its id if the data have
             an id column; ``label``, ``distance`` to the center, ``second_label`` and ``second_distance`` of the second
-            nearest center. Skipped rows have the label -1 and no numbers. NAME.parquet/, with the slash: a folder of
-            such tables, ``part-00000.parquet`` and so on, of a million rows or more each.
+            nearest center. Skipped rows have the label -1 and no numbers.
         overwrite : bool
             Replace any file that is there; of directories only those of such labels.
 

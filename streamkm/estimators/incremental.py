@@ -241,8 +241,8 @@ class IncrementalKMeans(DescribedKMeans):
             Data that can be read twice.
         y, sample_weight : as for `StreamKMeans.fit`
         labels_to : path, optional
-            NAME.zarr: where workers write the ids of the new rows; `labels_` then reads them. NAME.csv, NAME.parquet or
-            a folder NAME.parquet/: a table, as `predict_to` writes it; one more pass.
+            NAME.zarr: where workers write the ids of the new rows; `labels_` then reads them. NAME.csv or NAME.parquet:
+            a table, as `predict_to` writes it; one more pass.
         checkpoint : path, optional
             Directory that keeps what an interrupted update has done; the same call goes on from there.
         relabel_above : float, default=0.01

@@ -290,8 +290,8 @@ class StreamKMeans(DescribedKMeans):
         labels_to : path, optional
             NAME.zarr: a Zarr array of the labels that all workers see and write; no label passes this process.
             `labels_` is that array then, which ``labels_[:]`` gathers; a fit that goes on from a checkpoint begins the
-            last pass anew. NAME.csv, NAME.parquet or NAME.parquet/: a table with distances, as `predict_to` writes it,
-            in one more pass. Whether the place can be written to is checked before rows are read.
+            last pass anew. NAME.csv or NAME.parquet: a table with distances, as `predict_to` writes it, in one more
+            pass. Whether the place can be written to is checked before rows are read.
         checkpoint : path, optional
             An empty or new directory, for the state of the fit every few seconds. A killed fit that is called again
             with the same data, parameters and weights continues from there, with the same result. The directory is

@@ -1,14 +1,12 @@
-"""Labels as a table (CSV, Parquet, or a folder of Parquet): row number or id, label, distances to two centers."""
+"""Labels as a table (CSV or Parquet): row number or id, label, distances to two centers."""
 
 from __future__ import annotations
 
 import csv
 import io
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,17 +16,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
 from streamkm.cluster.rows import row_d2
-from streamkm.core.atomic_io import (
-    REPLACED,
-    check_local,
-    check_new,
-    check_new_directory,
-    named,
-    replace_file,
-    replace_tree,
-    working_directory,
-    writing,
-)
+from streamkm.core.atomic_io import check_local, check_new, replace_file, working_directory
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, OutputError
 from streamkm.core.matrix import rows_between
 from streamkm.core.progress import Stage
@@ -36,11 +24,9 @@ from streamkm.sources.base import RowSource
 
 COLUMNS = ("label", "distance", "second_label", "second_distance")
 N_VALUES = len(COLUMNS)  # of a row, as `nearest_two` gives them
-SUFFIXES = (".csv", ".parquet", ".csv/", ".parquet/")  # of places of tables; one that ends in a slash is a folder
+SUFFIXES = (".csv", ".parquet")  # of places of tables
 SCORE_BYTES = 1 << 24  # of distances to all centers that are held at a time
 PIECE_ROWS = 1 << 16  # that are written at a time
-FILE_ROWS = 1 << 20  # from which on a file of a folder gets no further rows
-PART_NAME = "part-{}.parquet"  # a file of a folder, by its number
 
 Piece = tuple[Any, list[tuple[NDArray[Any], NDArray[np.bool_]]]]
 """Names of some rows, and their values in each column, with those that are missing."""
@@ -56,25 +42,20 @@ class Written:
 
 
 def check_table_place(place: str | os.PathLike[str], *, overwrite: bool) -> str:
-    """The absolute place of a table of labels, if it can be written; one that ends in a slash is a folder.
+    """The absolute place of a table of labels, if it can be written.
 
-    Raises OutputError: a URL, no directory to write to, something there that may not be replaced, or a folder of CSV;
+    Raises OutputError: a URL, no directory to write to, or something there that may not be replaced;
     MissingDependencyError: Parquet without pyarrow.
     """
     check_local(place)
-    path, slash = Path(place), "/" * os.fspath(place).endswith("/")
+    path = Path(place)
     if not path.parent.is_dir():
         raise OutputError(f"{path} cannot be written: there is no directory {path.parent}; make it, and try again")
     if path.suffix == ".parquet":
         pyarrow_parquet()
-    elif slash:
-        raise OutputError(f"{path}/ would be a folder of CSV; leave the slash out, or choose NAME.parquet/")
-    if slash:
-        check_new_directory(path, PART_NAME.format("[0-9]{5,}"), overwrite=overwrite)
-    else:
-        check_new(path, overwrite=overwrite)
+    check_new(path, overwrite=overwrite)
     with working_directory(path):  # which says whether one may write there
-        return f"{path.absolute()}{slash}"
+        return str(path.absolute())
 
 
 def nearest_two(X: Any, table: NearestCenters) -> NDArray[np.float64]:
@@ -153,17 +134,8 @@ def write_table(
                 yield names.take(len(values)), list(_columns(values, model))
         names.end()
 
-    if place.endswith("/"):
-        with working_directory(path) as hidden, named(hidden, path), writing(path):
-            made, rest, numbers = hidden / "table", pieces(), count()
-            made.mkdir()
-            while _write_parquet(made / PART_NAME.format(f"{next(numbers):05}"), names.column, rest, FILE_ROWS):
-                pass
-            check_table_place(place, overwrite=overwrite)  # once more: the pass may have taken hours
-            replace_tree(made, path, hidden / REPLACED)
-    else:
-        write = _write_csv if path.suffix == ".csv" else _write_parquet
-        replace_file(path, lambda file: write(file, names.column, pieces()), overwrite=overwrite)
+    write = _write_csv if path.suffix == ".csv" else _write_parquet
+    replace_file(path, lambda file: write(file, names.column, pieces()), overwrite=overwrite)
     return Written(stage.rows, n_skipped, stage)
 
 
@@ -194,22 +166,19 @@ def _write_csv(file: BinaryIO, column: str, pieces: Iterator[Piece]) -> None:
         text.detach()  # the caller closes the file
 
 
-def _write_parquet(file: Any, column: str, pieces: Iterator[Piece], n_rows: float = math.inf) -> bool:
-    """Write row groups up to `n_rows` rows; False if nothing was left to write."""
+def _write_parquet(file: Any, column: str, pieces: Iterator[Piece]) -> None:
+    """Write row groups."""
     pa, pq = pyarrow_parquet()
     writer = None
     try:
-        while n_rows > 0 and (piece := next(pieces, None)) is not None:
-            names, columns = piece
+        for names, columns in pieces:
             first = _arrow(names, np.zeros(len(names), bool)) if isinstance(names, np.ndarray) else names
             table = pa.Table.from_arrays([first, *(_arrow(*each) for each in columns)], [column, *COLUMNS])
             writer = writer or pq.ParquetWriter(file, table.schema)
             writer.write_table(table)
-            n_rows -= len(table)
     finally:
         if writer is not None:
             writer.close()
-    return writer is not None
 
 
 def _arrow(values: NDArray[Any], missing: NDArray[np.bool_]) -> Any:

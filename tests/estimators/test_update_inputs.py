@@ -38,7 +38,7 @@ def test_documents():
     assert kmeans.inertia_error_ == 0
 
 
-@pytest.mark.parametrize("name", ["labels.csv", "labels.parquet", "labels.parquet/"])
+@pytest.mark.parametrize("name", ["labels.csv", "labels.parquet"])
 def test_tables_of_labels_have_the_ids_of_rows(tmp_path, name):
     kmeans = IncrementalKMeans(3, random_state=0)
     for seed in range(2):

@@ -14,12 +14,10 @@ from pathlib import Path
 
 import dask.array as da
 import dask.dataframe as dd
-import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
@@ -107,69 +105,6 @@ def test_tables_are_replaced_where_that_is_said(suffix, tmp_path):
     assert len(read(path)) == 7
     with pytest.raises(OutputError, match=r"\.csv or \.parquet"):
         model.predict_to(X, tmp_path / "labels.txt")
-
-
-@pytest.fixture
-def small_files(monkeypatch):
-    """Files of a folder end behind 120 rows or more."""
-    monkeypatch.setattr("streamkm.passes.label_tables.FILE_ROWS", 120)
-
-
-@pytest.mark.usefixtures("small_files")
-def test_a_folder_of_files_holds_the_table_in_order(tmp_path):
-    frame = pd.DataFrame(rows(), columns=list("abcd")).assign(id=[f"r{row}" for row in range(500)])
-    source = open_source(frame, id_column="id")
-    model = fitted(source, chunk_bytes=1000)
-    alone = model.predict_to(source, tmp_path / "labels.parquet")
-    parted = model.predict_to(source, f"{tmp_path}/parts.parquet/")
-    assert (parted.n_rows, parted.n_skipped) == (alone.n_rows, alone.n_skipped)
-    folder = tmp_path / "parts.parquet"
-    names = sorted(path.name for path in folder.iterdir())
-    assert names == [f"part-{number:05}.parquet" for number in range(len(names))]
-    sizes = [pq.read_metadata(folder / name).num_rows for name in names]
-    assert len(names) >= 3
-    assert all(120 <= size < 240 for size in sizes[:-1])
-    wanted = read(tmp_path / "labels.parquet")
-    assert wanted.id.tolist() == frame.id.tolist()
-    assert ds.dataset(folder).to_table().to_pandas().equals(wanted)
-    assert duckdb.sql(f"SELECT * FROM '{folder}/*.parquet' ORDER BY substr(id, 2)::INT").df().equals(wanted)
-    assert pl.read_parquet(folder).to_pandas().equals(wanted)
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-
-
-@pytest.mark.usefixtures("small_files")
-def test_only_folders_of_labels_are_replaced(tmp_path):
-    X = rows()
-    model, folder = fitted(X, chunk_bytes=1000), tmp_path / "labels.parquet"
-    model.predict_to(X, f"{folder}/")
-    with pytest.raises(OutputError, match="exists"):
-        model.predict_to(X, f"{folder}/")
-    model.predict_to(X[:7], f"{folder}/", overwrite=True)
-    assert [path.name for path in folder.iterdir()] == ["part-00000.parquet"]
-    with pytest.raises(OutputError, match="no regular file"):
-        model.predict_to(X, folder, overwrite=True)
-    other = folder / "notes.txt"
-    other.write_text("mine")
-    with pytest.raises(OutputError, match=r"exists and holds other files \(notes.txt\)"):
-        model.predict_to(X, f"{folder}/", overwrite=True)
-    assert len(read(folder / "part-00000.parquet")) == 7
-    with pytest.raises(OutputError, match="folder of CSV"):
-        model.predict_to(X, f"{tmp_path}/labels.csv/")
-
-
-@pytest.mark.usefixtures("small_files")
-def test_a_folder_of_a_fit_a_command_and_a_cluster(tmp_path, monkeypatch, client):
-    monkeypatch.chdir(tmp_path)
-    np.save("X.npy", rows())
-    model = StreamKMeans(3, random_state=0, progress=False).fit("X.npy", labels_to="fit.parquet/")
-    model.save("m.npz")
-    invoked = CliRunner().invoke(main, ["assign", "m.npz", "X.npy", "-o", "command.parquet/", "-q"])
-    assert invoked.exit_code == 0, invoked.output
-    model.set_params(executor=client).predict_to(tmp_path / "X.npy", f"{tmp_path}/cluster.parquet/")
-    wanted = pd.read_parquet("fit.parquet")
-    assert wanted.row.tolist() == list(range(500))
-    for name in ("command", "cluster"):
-        assert pd.read_parquet(f"{name}.parquet").equals(wanted)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
