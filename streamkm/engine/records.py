@@ -84,9 +84,9 @@ def _unpacked(value: Any, kind: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
     if isinstance(value, dict) and not is_dataclass(origin):
         return _tagged(value, arrays)
     if is_dataclass(origin):
-        hints = typing.get_type_hints(origin, localns=NAMES)
-        given = dict(zip(getattr(origin, "__parameters__", ()), args, strict=False))
-        known = {name: _unpacked(each, _filled(hints[name], given), arrays) for name, each in value.items()}
+        given = {each.__name__: kind for each, kind in zip(getattr(origin, "__parameters__", ()), args, strict=False)}
+        hints = typing.get_type_hints(origin, localns=NAMES | given)
+        known = {name: _unpacked(each, hints[name], arrays) for name, each in value.items()}
         return origin(**known)  # type: ignore[operator]
     if isinstance(value, list):
         return _collected(value, origin, args, arrays)
@@ -123,14 +123,3 @@ def _collected(value: list[Any], origin: Any, args: tuple[Any, ...], arrays: Map
 def _is_vector(value: Any, like: Any) -> bool:
     """Whether both are arrays with one axis and the same dtype; many of these are stored as one."""
     return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype == getattr(like, "dtype", None)
-
-
-def _filled(kind: Any, given: Mapping[Any, Any]) -> Any:
-    """An annotation with type variables replaced."""
-    if kind in given:
-        return given[kind]
-    args = typing.get_args(kind)
-    if not given or not args or all(arg is Ellipsis for arg in args):
-        return kind
-    filled = tuple(_filled(arg, given) for arg in args)
-    return kind if filled == args else typing.get_origin(kind)[filled]

@@ -69,8 +69,8 @@ OWN_RULES = {
     "landmarks": one_of(LANDMARKS),
     "invalid": one_of(("raise", "skip")),
     "gamma": (
-        lambda value: not isinstance(value, str) or value in ("auto", "neighbors", "scale"),
-        'a finite number above 0, "auto", "neighbors", "scale", or None',
+        lambda value: not isinstance(value, str) or value in ("auto", "neighbors"),
+        'a finite number above 0, "auto", "neighbors", or None',
     ),
 }
 
@@ -104,7 +104,7 @@ class StreamKernelKMeans(DescribedKMeans):
     kernel : str, callable or KernelOptions, default="rbf"
         "rbf", "laplacian", "linear", "polynomial", "cosine", "sigmoid", "chi2", "precomputed", or a function of rows
         and landmarks. `KernelOptions` describes each, and has `gamma_factor`, `degree` and `coef0`.
-    gamma : float, "auto", "neighbors", "scale" or None, default="auto"
+    gamma : float, "auto", "neighbors" or None, default="auto"
         Of the kernel. None: `gamma_factor` over twice the mean squared distance of sampled rows for "rbf", over the
         mean distance for "laplacian" and "chi2", over the mean squared norm for "polynomial" and "sigmoid"; a row of
         weight w counts as w rows. "neighbors": `gamma_factor` over the square of the median distance to the 7th
@@ -112,8 +112,7 @@ class StreamKernelKMeans(DescribedKMeans):
         k directions of the landmarks' normalized cut, which separate rings and moons. "auto": None's width, unless the
         sampled rows form clusters at the width of neighbours that are clearly apart (a simplified silhouette above 0.95
         among the features, and above that of None's). It compares if `kernel`, `method`, `n_landmarks`, `rank`, `eps`,
-        `fit_on` and `init` are defaults and k is at most 100; the log tells both. "scale": one over d times the
-        variance of the sampled values.
+        `fit_on` and `init` are defaults and k is at most 100; the log tells both.
     gamma_factor : float, default=1.0
         Factor of the gamma that a fit finds, times that of `KernelOptions`. More makes clusters more local.
     method : str or Nystroem, default="nystroem"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -31,8 +30,6 @@ from streamkm.passes.sketch import Sketched
 from streamkm.planning.plan import epoch_schedule, stored_share
 from streamkm.planning.process import MUCH_ROOM, SEARCH
 from streamkm.sketches import Sketch
-
-logger = logging.getLogger(__name__)
 
 
 def search_centers(
@@ -145,11 +142,6 @@ def _occurring(sketched: Sketched, sketch: Sketch) -> Columns | None:
         return None
     if isinstance(sketched.sample.X, np.ndarray) or sketched.n_features < FEWEST_FEATURES:
         return None
-    if sketched.occurring.bits is None and not sketched.sample.complete:
-        logger.info(
-            "centers have all %s features: the first pass did not note which ones occur, as it did not read all rows",
-            f"{sketched.n_features:,}",
-        )
     return sketched.columns
 
 

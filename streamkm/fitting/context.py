@@ -31,7 +31,7 @@ from streamkm.sketches.kernel_columns import KernelFunction
 
 @dataclass(frozen=True, slots=True)
 class KernelRule:
-    """Kernel parameters as given; `gamma` is a number, None, "auto", "neighbors" or "scale"."""
+    """Kernel parameters as given; `gamma` is a number, None, "auto" or "neighbors"."""
 
     name: str | KernelFunction
     gamma: float | str | None
@@ -73,19 +73,6 @@ class Mapping:
         """The map, or the round of sums over rows that finds its projection."""
         return self.map if self.root is None or self.rank is None else GramFit(self.map, self.root, self.rank)
 
-    def writable(self) -> Mapping:
-        """The mapping without a Python function."""
-        return replace(self, map=self.map.writable())
-
-    def restored(self, rule: KernelRule) -> Mapping:
-        """The inverse of `writable`."""
-        return replace(self, map=given_back(self.map, rule))
-
-
-def given_back(sketch: Sketch, rule: KernelRule) -> Sketch:
-    """The map whose `Sketch.writable` was saved."""
-    return sketch.with_function(rule.name) if callable(rule.name) else sketch
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -118,10 +105,6 @@ class Settings:
     def find_map(self, context: FitContext, sketched: Sketched) -> Mapping | None:  # noqa: ARG002
         """Find the map of a kernel; None for other fits."""
         return None
-
-    def given_back(self, sketch: Sketch) -> Sketch:
-        """The sketch whose `Sketch.writable` was saved."""
-        return sketch
 
     @property
     def searches(self) -> bool:

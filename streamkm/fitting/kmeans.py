@@ -35,10 +35,10 @@ def run_fit(context: FitContext) -> FitState:
         sketched, rows = read_rows(context)
         found = find_clusters(context, rows)
         del rows
-        context.writer.save("found", replace(found, sketch=found.sketch.writable()))
+        context.writer.save("found", found)
     if plan.chooses_space and found.space == "sketch":
         warnings.warn(_in_the_sketch(context, found.n_features), StreamkmWarning, stacklevel=4)
-    state = FitState.begun(context, replace(found, sketch=context.settings.given_back(found.sketch)))
+    state = FitState.begun(context, found)
     if sketched is not None and sketched.blocks is not None and not source.replayable:
         with context.progress.stage("label", len(sketched.blocks.handles)) as stage:
             state.assigned = assign_blocks(sketched, sketched.blocks, state.model, stage)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix
-from streamkm.sketches.base import IdentitySketch, SeededSketch, Sketch, SketchAnswers, SketchFit
+from streamkm.sketches.base import IdentitySketch, Sketch, SketchAnswers, SketchFit
 from streamkm.sketches.countsketch import CountSketch
 from streamkm.sketches.fourier_map import FourierMap
 from streamkm.sketches.hadamard import SubsampledHadamard
@@ -150,7 +150,6 @@ __all__ = [
     "PCASketch",
     "PreconditionedSampling",
     "RandomProjection",
-    "SeededSketch",
     "Sketch",
     "SketchAnswers",
     "SketchFit",

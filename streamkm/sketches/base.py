@@ -6,7 +6,7 @@ i of the input alone, so chunks can be sketched in any order, on any machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
@@ -94,14 +94,6 @@ class SketchAnswers(Protocol):
 
     def made(self, seed: int, n_features: int | None) -> Self:  # noqa: ARG002
         """Add the missing seed and number of features; the same sketch if it is made."""
-        return self
-
-    def writable(self) -> Self:
-        """Give the sketch for files: the same unless it calls a Python function."""
-        return self
-
-    def with_function(self, function: Callable[..., Any]) -> Self:  # noqa: ARG002
-        """Restore the sketch on which `writable` was called, if it called this function."""
         return self
 
     def to_dict(self) -> dict[str, Any]:
@@ -197,6 +189,13 @@ def check_width(X: Matrix, n_features: int) -> None:
     """Refuse rows wider than a sketch was made for; narrower ones lack their last features."""
     if X.shape[1] > n_features:
         raise InvalidInputError(f"rows with {X.shape[1]} features; needed: at most {n_features}")
+
+
+def check_fits(sketch: SketchAnswers, fits: bool, needed: str) -> None:
+    """Refuse arrays that a sketch cannot be made of."""
+    if not fits:
+        given = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in sketch.arrays().items())
+        raise InvalidParameterError(f"{given}; needed: {needed}")
 
 
 @dataclass(frozen=True, slots=True)

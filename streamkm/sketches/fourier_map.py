@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.intrinsics.panels import Panels
-from streamkm.sketches.base import SketchAnswers
+from streamkm.sketches.base import SketchAnswers, check_fits
 from streamkm.sketches.kernel_columns import BATCH_ROWS
 from streamkm.sketches.kernel_map import projected
 
@@ -41,12 +41,8 @@ class FourierMap(SketchAnswers):
         arrays = (self.frequencies, self.shift, self.projection)
         fits = [array.ndim for array in arrays] == [2, 1, 2] and len(self.frequencies) == len(self.shift)
         fits = fits and len(self.projection) == 2 * self.frequencies.shape[1]
-        if not fits or [str(array.dtype) for array in arrays] != ["float32", "float64", "float32"]:
-            described = ", ".join(f"{array.dtype} {array.shape}" for array in arrays)
-            raise InvalidParameterError(
-                f"frequencies, shift and projection are {described}; "
-                "needed: float32 (d, p), float64 (d,), float32 (2 p, m)"
-            )
+        fits = fits and [str(array.dtype) for array in arrays] == ["float32", "float64", "float32"]
+        check_fits(self, fits, "float32 (d, p), float64 (d,), float32 (2 p, m)")
 
     @classmethod
     def draw(

@@ -20,10 +20,10 @@ from scipy.linalg import blas, eigh, lapack
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
-from streamkm.sketches.base import SketchAnswers, SketchFitBytes
+from streamkm.sketches.base import SketchAnswers, SketchFitBytes, check_fits
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, KernelFunction
+from streamkm.sketches.subspace import oriented
 
-STAND_IN = "rbf"  # the name that a Python function is written under
 PROJECTED_SQUARES = 9  # of c x c numbers while directions are found: root, sums, products, vectors, the map; measured
 
 
@@ -67,11 +67,7 @@ class KernelMap(SketchAnswers):
             fits = fits and self.landmarks.ndim == 1 and self._lists_fit()
         else:
             fits = fits and self.landmarks.shape == (n_columns, self.n_features)
-        if not fits:
-            described = f"landmarks {self.landmarks.dtype} {self.landmarks.shape}, projection {self.projection.shape}"
-            raise InvalidParameterError(
-                f"{described}; needed: floats (c, d={self.n_features}) or CSR arrays, and float32 (c, m)"
-            )
+        check_fits(self, fits, f"landmarks of floats (c, d={self.n_features}) or CSR arrays, projection float32 (c, m)")
         Kernel(self.kernel, self.gamma, self.degree, self.coef0)
 
     @classmethod
@@ -115,12 +111,6 @@ class KernelMap(SketchAnswers):
     def fits_features(self, n_features: int) -> bool:
         return self.n_features == n_features
 
-    def writable(self) -> KernelMap:
-        return replace(self, kernel=STAND_IN) if callable(self.kernel) else self
-
-    def with_function(self, function: KernelFunction) -> KernelMap:
-        return replace(self, kernel=function)
-
     def to_dict(self) -> dict[str, Any]:
         if not isinstance(self.kernel, str):
             raise ModelFileError("a kernel that is a Python function cannot be saved; use one of the named kernels")
@@ -141,10 +131,10 @@ class KernelMap(SketchAnswers):
 
 
 def projected(
-    batches: Iterator[tuple[int, NDArray[np.float32]]], n_rows: int, projection: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Products of all batches with a projection (n, m)."""
-    out, panels = np.empty((n_rows, projection.shape[1]), np.float32), Panels.of(projection)
+    batches: Iterator[tuple[int, NDArray[np.float32]]], n_rows: int, projection: NDArray[Any]
+) -> NDArray[Any]:
+    """Products of all batches with a projection (n, m), in its dtype."""
+    out, panels = np.empty((n_rows, projection.shape[1]), projection.dtype), Panels.of(projection)
     for start, values in batches:
         panels.product(values, out=out[start : start + len(values)])
     return out
@@ -231,9 +221,3 @@ def _congruent(root: NDArray[np.float64], gram: NDArray[np.float64]) -> NDArray[
     factor = np.asfortranarray(root)
     half = blas.dtrmm(1.0, factor, gram, side=1)
     return np.asarray(blas.dtrmm(1.0, factor, half, trans_a=1, overwrite_b=1))
-
-
-def oriented(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Columns with signs that do not depend on the eigensolver: the largest entry is positive."""
-    largest = np.abs(vectors).argmax(axis=0)
-    return vectors * np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)

@@ -97,7 +97,7 @@ class KernelOptions:
         "rbf", "laplacian", "linear", "polynomial" or "poly", "cosine", "sigmoid", "chi2": functions of two rows as in
         `sklearn.metrics.pairwise`. "precomputed": X holds kernel values, of the n rows with each other in a fit, of
         other rows with those n afterwards. A callable maps rows (v, d) and landmarks (c, d) to values (v, c); such a
-        model cannot be saved.
+        model cannot be saved, and its fit takes no `checkpoint`.
     gamma_factor : float, default=1.0
         Factor of the gamma that a fit finds; see `gamma` there. More makes clusters more local.
     degree : int, default=3

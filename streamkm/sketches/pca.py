@@ -13,7 +13,7 @@ from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.kernels.sketch import subspace as kernels
-from streamkm.sketches.base import SketchAnswers, SketchFit
+from streamkm.sketches.base import SketchAnswers, SketchFit, check_fits
 from streamkm.sketches.subspace import Subspace, subspace_fit
 
 POWER_STEPS = 2  # of a sample's directions
@@ -61,9 +61,8 @@ class TruncatedSVDSketch(_Directions):
     moves_with_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.directions.ndim != 2 or self.directions.dtype not in (np.float32, np.float64):
-            described = f"{self.directions.dtype} {self.directions.shape}"
-            raise InvalidParameterError(f"directions are {described}; needed: floats (d, m)")
+        fits = self.directions.ndim == 2 and self.directions.dtype in (np.float32, np.float64)
+        check_fits(self, fits, "floats (d, m)")
 
     @classmethod
     def first_round(cls, n_components: int, *, n_features: int, seed: int) -> SketchFit:
@@ -115,9 +114,8 @@ class PCASketch(_Directions):
 
     def __post_init__(self) -> None:
         fits = self.mean.ndim == 1 and self.directions.ndim == 2 and len(self.mean) == len(self.directions)
-        if not fits or self.mean.dtype != np.float64 or self.directions.dtype not in (np.float32, np.float64):
-            described = f"{self.mean.dtype} {self.mean.shape} and {self.directions.dtype} {self.directions.shape}"
-            raise InvalidParameterError(f"mean and directions are {described}; needed: float64 (d,) and floats (d, m)")
+        fits = fits and self.mean.dtype == np.float64 and self.directions.dtype in (np.float32, np.float64)
+        check_fits(self, fits, "float64 (d,) and floats (d, m)")
 
     @classmethod
     def fit(cls, X: NDArray[Any], n_components: int, *, random_state: int) -> PCASketch:

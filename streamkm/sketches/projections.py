@@ -23,7 +23,6 @@ from streamkm.sketches.base import SeededSketch, check_numbers
 
 MAX_COMPONENTS = 1 << 24
 BLOCK_ENTRIES = 1 << 18  # of the map, made at once: 1 MiB
-WIDE = 1 << 16  # features up to which counting all of them is cheaper than sorting those that occur
 PROJECTIONS = ("signs", "gaussian", "sparse")
 
 
@@ -110,12 +109,7 @@ class RandomProjection(SeededSketch):
 
 def _by_column(X: sp.csr_array) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Features that occur, starts of their values, and rows and values by feature."""
-    data, width = as_working(X.data), X.shape[1]
-    if width <= max(X.nnz, WIDE):
-        columns = sp.csr_array((data, X.indices, X.indptr), shape=X.shape).tocsc()
-        features = np.flatnonzero(np.diff(columns.indptr))
-        return features, columns.indptr[np.append(features, width)], columns.indices, columns.data
     features, places = np.unique(X.indices, return_inverse=True)
     shape = (X.shape[0], len(features))
-    columns = sp.csr_array((data, places.astype(X.indptr.dtype), X.indptr), shape=shape).tocsc()
+    columns = sp.csr_array((as_working(X.data), places.astype(X.indptr.dtype), X.indptr), shape=shape).tocsc()
     return features.astype(np.int64), columns.indptr, columns.indices, columns.data

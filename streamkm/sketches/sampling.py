@@ -17,7 +17,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.intrinsics.hashing import stream_seed
 from streamkm.kernels.sketch.hadamard import sample_entries
-from streamkm.sketches.base import SketchAnswers, SketchFit
+from streamkm.sketches.base import SketchAnswers, SketchFit, check_fits
 from streamkm.sketches.hadamard import Rotation
 from streamkm.sketches.subspace import Subspace, subspace_fit
 
@@ -33,10 +33,9 @@ class FeatureSelection(SketchAnswers):
     moves_with_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        typed = self.indices.dtype == np.int64 and self.scales.dtype == np.float64
-        if not typed or self.indices.ndim != 1 or self.indices.shape != self.scales.shape or not len(self.indices):
-            given = f"{self.indices.dtype} {self.indices.shape} and {self.scales.dtype} {self.scales.shape}"
-            raise InvalidParameterError(f"indices and scales are {given}; needed: int64 (m,) and float64 (m,)")
+        fits = self.indices.dtype == np.int64 and self.scales.dtype == np.float64
+        fits = fits and self.indices.ndim == 1 and self.indices.shape == self.scales.shape and len(self.indices) > 0
+        check_fits(self, fits, "int64 (m,) and float64 (m,)")
         if self.indices[0] < 0 or self.indices[-1] >= 1 << 31 or (np.diff(self.indices) <= 0).any():
             raise InvalidParameterError("indices are to rise, from 0 to below 2^31")
         if not (np.isfinite(self.scales) & (self.scales > 0)).all():

@@ -265,10 +265,14 @@ def _subspace(
     vectors: NDArray[np.float64], values: NDArray[np.float64], mean: NDArray[np.float64] | None, sums: Sums
 ) -> Subspace:
     """Make a subspace with signs that do not depend on the way the vectors were found."""
-    largest = np.abs(vectors).argmax(axis=0)
-    signs = np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
     dtype = np.dtype(np.float64 if sums.double else np.float32)
-    return Subspace(np.ascontiguousarray(vectors * signs), np.maximum(values, 0.0), mean, dtype)
+    return Subspace(np.ascontiguousarray(oriented(vectors)), np.maximum(values, 0.0), mean, dtype)
+
+
+def oriented(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Columns with signs that do not depend on the eigensolver: the largest entry is positive."""
+    largest = np.abs(vectors).argmax(axis=0)
+    return vectors * np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
 
 
 def _batches(

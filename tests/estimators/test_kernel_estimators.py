@@ -16,7 +16,6 @@ from sklearn.datasets import dump_svmlight_file, make_blobs, make_circles
 from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 from sklearn.model_selection import cross_val_score
-from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from streamkm import KernelOptions, Nystroem, StreamKernelKMeans, StreamKMeans, open_source
@@ -347,17 +346,7 @@ def test_poly_is_polynomial(tmp_path):
     assert StreamKernelKMeans.load(tmp_path / "model.npz").kernel == "poly"
 
 
-@cases("kernel", ["rbf", "poly", "sigmoid", "linear"])
-@cases("make", [np.asarray, sp.csr_array])
-def test_gamma_by_scale_is_scikit_learns(kernel, make):
-    X = np.random.default_rng(0).normal(1, 2, (300, 7)) * (np.random.default_rng(1).random((300, 7)) < 0.6)
-    fitted = kernel_kmeans(2, kernel=KernelOptions(kernel, gamma_factor=9.0), gamma="scale").fit(make(X))
-    assert fitted.kernel_.gamma == pytest.approx(SVC(kernel=kernel, gamma="scale").fit(X, X[:, 0] > 0)._gamma)
-    same = kernel_kmeans(2, gamma="scale").fit(np.eye(4)[[0] * 30 + [1] * 30])
-    assert same.kernel_.gamma == pytest.approx(1 / (4 * 3 / 16))
-
-
-@cases("options", [{}, *({"kernel": name} for name in ("laplacian", "polynomial", "sigmoid")), {"gamma": "scale"}])
+@cases("options", [{}, *({"kernel": name} for name in ("laplacian", "polynomial", "sigmoid"))])
 @cases("make", [np.asarray, sp.csr_array])
 def test_gamma_sees_weights(options, make):
     rng = np.random.default_rng(0)

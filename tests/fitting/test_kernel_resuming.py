@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streamkm import KernelOptions, Nystroem, StreamKernelKMeans, StreamKMeans
-from streamkm.core.exceptions import CheckpointError
+from streamkm.core.exceptions import CheckpointError, InvalidParameterError
 from streamkm.sources.dense import DenseSource
 from tests.children import assert_same_fit, killed_until_done, outcome, started_fit
 from tests.tables import cases
@@ -127,15 +127,12 @@ def product(X, landmarks):
     return np.asarray(X @ landmarks.T, float) / 16
 
 
-@pytest.mark.parametrize("record", ["landmarks", "gram", "map", "found"])
-def test_a_function_is_given_again(folder, tmp_path, stop, record):
-    X = np.load(folder / "x.npy")[:2000].astype(np.float64)
-    options = {"kernel": product, "fit_on": "all", "n_landmarks": 40, "rank": 8, "chunk_bytes": 10_000}
-    kmeans = StreamKernelKMeans(progress=False, **(OPTIONS | options))
-    stop(kmeans, X, tmp_path / "state", record)
-    kmeans.fit(X, checkpoint=tmp_path / "state")
-    assert kmeans.sketch_.kernel is product
-    assert_same_fit(outcome(kmeans), StreamKernelKMeans(progress=False, **(OPTIONS | options)).fit(X))
+def test_a_function_is_refused_before_rows_are_read(tmp_path):
+    X = np.random.default_rng(0).normal(size=(50, 3))
+    kmeans = StreamKernelKMeans(2, kernel=product, progress=False)
+    with pytest.raises(InvalidParameterError, match="a checkpoint holds no Python function"):
+        kmeans.fit(X, checkpoint=tmp_path / "state")
+    assert not (tmp_path / "state").exists()
 
 
 def test_other_settings_are_refused_by_name(folder, tmp_path, stop):

@@ -361,5 +361,5 @@ def test_other_features_are_refused(X):
 
 @pytest.mark.parametrize("directions", [np.zeros(3), np.zeros((3, 2), int)])
 def test_directions_are_checked(directions):
-    with pytest.raises(InvalidParameterError, match="directions are"):
+    with pytest.raises(InvalidParameterError, match=r"needed: floats \(d, m\)"):
         TruncatedSVDSketch(directions)

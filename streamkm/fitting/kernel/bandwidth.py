@@ -63,19 +63,6 @@ def gamma_by_rule(
     return factor / typical if typical > largest else 1.0
 
 
-def gamma_by_scale(X: Matrix, weights: NDArray[np.float64] = NO_WEIGHTS) -> float:
-    """Scikit-learn's "scale": one over the number of features times the variance of all values, in float64."""
-    X, weights = _standing_for(X, weights, SUM_ROWS)
-    values, each = X if isinstance(X, np.ndarray) else X.data, _of_values(X, weights)
-    size = _mass(X, weights) * X.shape[1]
-    mean = _total(values, each) / size
-    squares = _total(np.square(np.subtract(values, mean, dtype=np.float64)), each)
-    if not isinstance(X, np.ndarray):  # zeros that are not stored count too
-        squares += (size - (each.sum() if len(each) else len(values))) * mean**2
-    variance = squares / size
-    return 1 / (X.shape[1] * variance) if variance > float(np.finfo(np.float32).tiny) else 1.0
-
-
 def gamma_by_neighbors(X: Matrix, factor: float) -> tuple[float, NDArray[np.int64]]:
     """Gamma ``factor / s^2`` of "rbf", s the median distance to the 7th neighbour, and the rows near others.
 
@@ -137,7 +124,7 @@ def _total(values: NDArray[Any], weights: NDArray[np.float64]) -> float:
 
 
 def resolved(rule: KernelRule, sample: Sample) -> Kernel:
-    """The kernel of these parameters on sampled rows; a rule gives gamma if it is None, "auto" or "scale"."""
-    if rule.gamma is None or rule.gamma == "auto":
+    """The kernel of these parameters on sampled rows; a rule gives gamma if it is None or "auto"."""
+    if rule.gamma is None or isinstance(rule.gamma, str):
         return rule.with_gamma(gamma_by_rule(rule.name, sample.X, rule.factor, sample.weights))
-    return rule.with_gamma(gamma_by_scale(sample.X, sample.weights) if isinstance(rule.gamma, str) else rule.gamma)
+    return rule.with_gamma(rule.gamma)

@@ -12,10 +12,10 @@ from streamkm.cluster.model import Model
 from streamkm.cluster.profile import euclidean_distances
 from streamkm.cluster.rows import Totals
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.engine import Executor
 from streamkm.fitting.centers import search_centers
-from streamkm.fitting.context import FitContext, FoundKernel, KernelRule, Mapping, Settings, given_back
+from streamkm.fitting.context import FitContext, FoundKernel, KernelRule, Mapping, Settings
 from streamkm.fitting.kernel.bandwidth import resolved
 from streamkm.fitting.kernel.landmarks import precomputed_landmarks
 from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample, neighbor_mapping
@@ -51,22 +51,17 @@ class KernelSettings(Settings):
         """The landmarks, for "two-step"; else all sampled rows."""
         return max(self.n_clusters, self.map.choice.n_landmarks) if self.map.method == "two-step" else None
 
-    def given_back(self, sketch: Sketch) -> Sketch:
-        """The map whose `Sketch.writable` was saved."""
-        return given_back(sketch, self.kernel)
-
     def find_map(self, context: FitContext, sketched: Sketched) -> Mapping:
         """Set the kernel's width, choose landmarks, and find the projection, by all rows or the sample."""
         writer, progress, chunk_rows = context.writer, context.progress, sketched.chunk_rows
         mapping = writer.load("map", Mapping)
         if mapping is not None:
-            return mapping.restored(self.kernel)
+            return mapping
         with progress.stage("landmarks"):
             mapping = writer.load("landmarks", Mapping)
             if mapping is None:
                 mapping = _first_mapping(context.here, self, sketched.sample, int(chunk_rows.sum()))
-                writer.save("landmarks", mapping.writable())
-            mapping = mapping.restored(self.kernel)
+                writer.save("landmarks", mapping)
             logger.info("kernel %s, gamma %.6g", self.kernel.name, mapping.kernel.gamma)
         found, all_rows = mapping.found, context.plan.sketches_later
         with progress.stage("gram", len(chunk_rows) if all_rows else None) as stage:
@@ -75,14 +70,17 @@ class KernelSettings(Settings):
             elif isinstance(found, GramFit):
                 found = fit_on_sample(context.here, sketched.sample, found)
         mapping = Mapping.of(mapping.kernel, found)
-        writer.save("map", mapping.writable())
+        writer.save("map", mapping)
         return mapping
 
 
 def run_kernel_fit(context: FitContext) -> tuple[FitState, Kernel, float | None]:
     """Fit; return everything in the space of the features, the kernel, and `trace_residual`, if it is known."""
-    settings, state = context.settings, run_fit(context)
+    settings = context.settings
     assert isinstance(settings, KernelSettings)
+    if callable(settings.kernel.name) and context.writer.checkpoint is not None:
+        raise InvalidParameterError("a checkpoint holds no Python function; leave it out, or take a named kernel")
+    state = run_fit(context)
     assert state.found.kernel is not None
     kernel, model = settings.kernel.with_gamma(state.found.kernel.gamma), state.model
     if settings.map.method in LANDMARK_SKETCHES or getattr(model.sketch, "unit", False):

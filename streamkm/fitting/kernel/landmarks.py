@@ -20,7 +20,7 @@ from streamkm.kernels.cluster.totals import row_products
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.planning.memory import POOL_ROWS
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, working_landmarks
-from streamkm.sketches.kernel_map import inverse_root
+from streamkm.sketches.kernel_map import inverse_root, projected
 
 LEAST_SCORE = 1e-6  # of the largest
 KMEANS_STEPS = 5  # landmarks need no convergence: Zhang, Tsang and Kwok stop early too
@@ -113,11 +113,7 @@ def rank_leverage_scores(columns: KernelColumns, X: Matrix, rank: int) -> NDArra
     JMLR 17 (2016), section 2.3.
     """
     root = inverse_root(columns.values(columns.landmarks))
-    features = np.empty((X.shape[0], root.shape[1]))
-    panels = Panels.of(root)
-    for start, found in columns.batches(X):
-        rows = panels.product(found[: len(features) - start])
-        features[start : start + len(rows)] = rows
+    features = projected(columns.batches(X), X.shape[0], root)
     values, vectors = np.linalg.eigh(features.T @ features)
     kept_values = values[::-1][:rank]
     significant = kept_values > float(np.finfo(np.float32).eps) * max(kept_values[0], 1e-30)

@@ -29,7 +29,8 @@ from streamkm.passes.sketch import FindSketch
 from streamkm.planning.kernel_plan import COLUMN_SKETCHES, LANDMARK_SKETCHES
 from streamkm.sketches import FourierMap, GramFit, Kernel, KernelMap, Sketch
 from streamkm.sketches.kernel_columns import KernelColumns
-from streamkm.sketches.kernel_map import inverse_root, oriented
+from streamkm.sketches.kernel_map import inverse_root
+from streamkm.sketches.subspace import oriented
 
 
 def kernel_objective(K: NDArray[Any], labels: NDArray[Any], weights: NDArray[np.float64] | None = None) -> float:
