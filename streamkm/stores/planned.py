@@ -44,7 +44,7 @@ from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.prepared import PreparedRows
 from streamkm.sources.remote import is_remote
-from streamkm.sources.sketch_store import StoreSource
+from streamkm.sources.sketch_store import STEPS_PREFIX, StoreSource
 
 logger = logging.getLogger(__name__)
 
@@ -153,13 +153,6 @@ def model_on_store(model: Model, source: StoreSource) -> Model:
     Raises StoreError if the model prepares or sketches rows otherwise than the store.
     """
     check_made_alike(source, model.sketch, model.metric, model.preparation)
-    stored, given = source.preparation(), model.preparation
-    ours, theirs = ({} if each is None else each.arrays() for each in (stored, given))
-    if given is not None and (given.columns or any(not np.array_equal(ours[name], theirs[name]) for name in theirs)):
-        raise StoreError(
-            f"{source.path} holds rows whose steps are for other columns, or have found other values, than the "
-            f"model's; label the original rows"
-        )
     return replace(model, n_features=source.info.n_components, metric="euclidean", space="original", preparation=None)
 
 
@@ -182,11 +175,16 @@ def metric_on_store(source: StoreSource, metric: Metric) -> Metric:
     return "euclidean"
 
 
+def stored_arrays(sketch: Sketch, preparation: Preparation | None) -> dict[str, NDArray[Any]]:
+    """Arrays of a sketch and of steps, as a store has them."""
+    found = {} if preparation is None else preparation.arrays()
+    return {**sketch.arrays(), **{STEPS_PREFIX + name: values for name, values in found.items()}}
+
+
 def check_made_alike(source: StoreSource, sketch: Sketch, metric: Metric, preparation: Preparation | None) -> None:
     """Refuse a sketch, metric or steps other than the store's. Raises StoreError, naming the difference."""
-    info, checksums = source.info, {name: zlib.crc32(raw(values)) for name, values in sketch.arrays().items()}
+    info, steps = source.info, [] if preparation is None else list(map(str, preparation.described()))
     stored: dict[str, Any] = {**info.sketch, "metric": info.metric, "steps": ", ".join(info.steps) or "none"}
-    steps = () if preparation is None else preparation.steps
     given: dict[str, Any] = {**sketch.to_dict(), "metric": metric, "steps": ", ".join(steps) or "none"}
     for name in dict.fromkeys([*stored, *given]):
         if stored.get(name) != given.get(name):
@@ -194,10 +192,9 @@ def check_made_alike(source: StoreSource, sketch: Sketch, metric: Metric, prepar
                 f"{source.path} was sketched with {name} {stored.get(name)}, not {given.get(name)}; prepare and sketch "
                 f"rows as it does, or sketch the data into another store"
             )
-    other = [name for name, checksum in checksums.items() if checksum != info.sketch_checksums.get(name)]
-    if other:
-        kind = info.sketch["kind"]
-        raise StoreError(f"{source.path} was sketched with another {other[0]} of its {kind} sketch; use its own")
+    for name, values in stored_arrays(sketch, preparation).items():
+        if zlib.crc32(raw(values)) != info.sketch_checksums.get(name):
+            raise StoreError(f"{source.path} was sketched with another {name}; use its own, or the original rows")
 
 
 def check_appended(source: StoreSource, reader: RowReader) -> None:

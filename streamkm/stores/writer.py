@@ -37,8 +37,8 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.sketches import Sketch
 from streamkm.sources.fingerprints import fingerprint
-from streamkm.sources.sketch_store import CSR_ARRAYS, ROOT, STEPS_PREFIX, PartInfo, StoreInfo, StoreSource
-from streamkm.stores.planned import StoredRows, check_appended, sketch_of_store
+from streamkm.sources.sketch_store import CSR_ARRAYS, ROOT, PartInfo, StoreInfo, StoreSource
+from streamkm.stores.planned import StoredRows, check_appended, sketch_of_store, stored_arrays
 
 CHUNK_BYTES = 2 << 20  # of a storage chunk, decoded
 _OF_A_STORE, _OF_A_PART = r"zarr\.json|parts|sketch|\.?zarr\..*\.partial", r"zarr\.json|X|checksums"
@@ -64,8 +64,7 @@ def write_store(
     target = Path(os.path.realpath(path))
     with working_directory(target) as work, named(work, target):
         place, context = work / "store", PassContext(executor=executor, reader=reader)
-        found = {} if preparation is None else preparation.arrays()
-        arrays = sketch.arrays() | {STEPS_PREFIX + name: values for name, values in found.items()}
+        arrays = stored_arrays(sketch, preparation)
         with writing(place):
             for group in ("", "parts", "sketch"):
                 zarr.create_group(str(place / group))

@@ -258,7 +258,7 @@ class TestRowsAdded:
         first, second = (PCASketch.fit(matrix("dense", seed=seed), 5, random_state=0) for seed in (0, 1))
         source = do(write_store, tmp_path / "s", matrix("dense"), first)
         check_made_alike(source, first, "euclidean", None)
-        with pytest.raises(StoreError, match="another mean of its pca sketch"):
+        with pytest.raises(StoreError, match="was sketched with another mean; use its own"):
             check_made_alike(source, second, "euclidean", None)
 
     def test_of_another_width_are_refused(self, tmp_path, kind):
