@@ -118,7 +118,7 @@ class Spill:
                 return SourceBlock(again, block.weights)
             self._write_behind()
             return self._write(block)
-        if self._unwritten is not None:
+        if self._unwritten is not None and again is None:
             self._unwritten.append(block)
         return block
 

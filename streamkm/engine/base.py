@@ -88,11 +88,13 @@ class Executor(ABC):
         items: Iterable[Any],
         *shared: Any,
         join: Callable[..., Any] | None = None,
+        once: bool = False,
     ) -> Iterator[tuple[Any, Any]]:
         """Call ``function(item, *shared) -> (kept, info)``; yield ``(handle of kept, info)`` in order.
 
         A handle may be an item of later calls, which get the kept value. `join` joins infos of consecutive items on the
-        workers of a cluster, call by call: a joined info comes with the last of its items, and None with the others.
+        workers of a cluster: a joined info comes with the last of its items, and None with the others. A cluster joins
+        the infos of each call, or all of them if `once`.
         """
         return self.map(stage, function, items, *shared)
 

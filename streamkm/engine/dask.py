@@ -34,7 +34,7 @@ from streamkm.engine.dask_workers import (
     count_shards,
     out_of_reach,
 )
-from streamkm.engine.reduction import RUNS, Shard, run_lengths, runs_of, shard_stop, shards_of, subtree_levels
+from streamkm.engine.reduction import RUNS, JoinTree, Shard, run_lengths, runs_of, shard_stop, shards_of, subtree_levels
 from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.row_graphs import RowGraphs
@@ -185,6 +185,7 @@ class DaskCluster(Executor):
         items: Iterable[Any],
         *shared: Any,
         join: Callable[..., Any] | None = None,
+        once: bool = False,
     ) -> Iterator[tuple[Any, Any]]:
         """Call a function on items and hold its results; see `Executor.hold`.
 
@@ -197,8 +198,19 @@ class DaskCluster(Executor):
         shards = self._shards(runs_of(items, lengths), 0, len(lengths), reading)
         whole = (Shard(0, [shard.items]) for shard in shards)  # one run each: its infos are joined into one
         step, turns = partial(calls.keep, function, join), self._turns(reading, len(lengths))
-        for _, _, handles, told in self._on_shards(stage, step, join, whole, turns, "held", *shared, tells=True):
-            yield from zip(handles, [None] * (len(handles) - len(told[0])) + told[0], strict=True)
+        tree = None if join is None or not once else JoinTree(self._joiner(stage, join, shared), eager=False)
+        last: list[Held] = []
+        for states, _, handles, told in self._on_shards(
+            stage, step, join, whole, turns, "held", *shared, tells=tree is None
+        ):
+            if tree is None:
+                yield from zip(handles, [None] * (len(handles) - len(told[0])) + told[0], strict=True)
+                continue
+            tree.add(Held(states[0][1].future, 0, 0, 0))
+            yield from ((handle, None) for handle in (*last, *handles[:-1]))
+            last = handles[-1:]
+        if tree is not None and last:
+            yield last[0], self._fetch(tree.total())
 
     def _carried(
         self,

@@ -174,16 +174,17 @@ def outputs(map_: Map[Output], rows: Readable, executor: Executor, stage: Stage)
 
 
 def held_outputs(
-    map_: Map[tuple[Any, Any]], rows: Readable, executor: Executor, stage: Stage
+    map_: Map[tuple[Any, Any]], rows: Readable, executor: Executor, stage: Stage, *, once: bool = False
 ) -> Iterator[tuple[Any, Any]]:
     """Read all rows once; yield for each item the handle of the large part of its output, and the small part.
 
     The small parts of a `HeldMap` may be joined: a joined one comes with the last of its items, None with the others.
+    `once`: a cluster joins all of them.
     """
     shared = executor.share((rows.reader(executor), map_))
     join = _join if isinstance(map_, HeldMap) else None
     with rows.reading(stage):
-        for pair in executor.hold(stage.name, _output, rows.items(executor), shared, join=join):
+        for pair in executor.hold(stage.name, _output, rows.items(executor), shared, join=join, once=once):
             yield pair
             stage.advance()
 

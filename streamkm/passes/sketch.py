@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.columns import Columns, Occurring
-from streamkm.cluster.held_rows import Spill
+from streamkm.cluster.held_rows import Held, Spill
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.coreset import Part
 from streamkm.cluster.sampling.row_sample import Sample
@@ -26,7 +27,7 @@ from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map, Pass, held_outputs, outputs
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import BlockTotals, ChunkCounts, Gathered, SavedRows
-from streamkm.passes.reader import RowReader, SourceRows, ValidRows
+from streamkm.passes.reader import ReadItem, RowReader, SourceRows, ValidRows
 from streamkm.passes.sketch_rows import SketchRows
 from streamkm.sketches import Sketch, SketchFit
 from streamkm.sketches.base import SketchFitBytes
@@ -68,9 +69,9 @@ def sketch_pass(
 
     Chunks that `gathered` contains already are not read again. `chunk_rows` (chunks,), from `count_pass`, is needed if
     there are weights and the source does not know its rows. `record`: name under which `gathered` and spilled rows are
-    saved as they grow, and restored; rows in memory are not saved if the pass ends before a save is due, nor rows that
-    lie in local files as they are read. Raises InvalidInputError: a row is invalid, there are no rows, or `weights` has
-    another length than the rows.
+    saved as they grow, and restored; rows in memory are not saved if the pass ends before a save is due, and rows that
+    lie in local files as they are read are read again. Raises InvalidInputError: a row is invalid, there are no rows,
+    or `weights` has another length than the rows.
     """
     reader, weights, writer = context.reader, context.weights, context.writer
 
@@ -81,22 +82,24 @@ def sketch_pass(
     handles = list[Any]()
     totals = BlockTotals()
     spill = context.spill if holds else None
-    # reading these again costs as much as a copy would
-    is_copied = not (spill and sketch is not None and sketch.is_identity and reader.source.lies_as_read)
-    chunks = () if is_copied else reader.source.chunks(reader.target_bytes)
-    record = record if is_copied else None
+    lies = spill is not None and sketch is not None and sketch.is_identity and reader.source.lies_as_read
+    chunks = reader.source.chunks(reader.target_bytes) if lies else ()  # reading these costs as much as a copy would
+    map_ = SketchRows(sketch, gathered.rule, gathered.coreset_rule)
     if record is not None and writer.checkpoint is not None:
         saved = writer.load(record, SavedRows)
         if (spill is None or spill.begin(record, saved.n_bytes if saved else 0)) and saved is not None:
-            _restore(gathered, saved, spill, handles, totals)
+            again = zip(chunks, context.rows(chunk_rows).items(context.executor), strict=False)
+            before = _blocks_before(reader, map_, spill, len(saved.n_read), again) if spill else ()
+            _restore(gathered, saved, before, handles, totals)
         stage.after_advance = lambda: writer.save_if_due(record, state)
     if reader.source.n_rows is not None:
         check_weights(reader, weights, reader.source.n_rows)
     n_before = len(gathered.counts)
-    map_ = SketchRows(sketch, gathered.rule, gathered.coreset_rule)
     stage.advance(n_before)
+    # the nodes of several calls would need too much memory on one worker, and progress is saved as summaries arrive
+    once = gathered.tree is None and (record is None or writer.checkpoint is None)
     rows = context.rows(chunk_rows, n_before)
-    for handle, told in held_outputs(map_, rows, context.executor, stage):
+    for handle, told in held_outputs(map_, rows, context.executor, stage, once=once):
         if holds:
             read = partial(_again, reader, chunks[len(handles)]) if chunks else None
             handles.append(spill.keep(handle, read) if spill and isinstance(handle, Block) else handle)
@@ -122,7 +125,7 @@ def sketch_pass(
     if sketch is not None and totals.dtype is not None:
         blocks = _blocks(context.executor, sketch, handles, gathered.counts, totals)
     sketched = _sketched(context, gathered, blocks)
-    if record is not None and (spill is None or spill.file is not None):
+    if record is not None and (spill is None or spill.file is not None or chunks):
         writer.save(record, state())
     if spill is not None:
         spill.end()
@@ -133,12 +136,28 @@ def _again(reader: RowReader, chunk: Chunk) -> Matrix:
     return reader.read_rows(chunk).X
 
 
+def _blocks_before(
+    reader: RowReader, map_: SketchRows, spill: Spill, n_saved: int, again: Iterator[tuple[Chunk, ReadItem]]
+) -> Iterator[tuple[Held, Block]]:
+    """The blocks of the first chunks with their handles: read again, for the chunks of `again`, or from the file."""
+    for chunk, item in islice(again, n_saved):
+        block, _ = map_.output(map_.read(reader, item))
+        assert block is not None
+        yield spill.keep(block, partial(_again, reader, chunk)), block
+        n_saved -= 1
+    yield from spill.restored(n_saved)
+
+
 def _restore(
-    gathered: Gathered, saved: SavedRows, spill: Spill | None, handles: list[Any], totals: BlockTotals
+    gathered: Gathered,
+    saved: SavedRows,
+    before: Iterable[tuple[Held, Block]],
+    handles: list[Any],
+    totals: BlockTotals,
 ) -> None:
-    """Continue from the record of a checkpoint, after the blocks in its file."""
+    """Continue from the record of a checkpoint, after the blocks that were held."""
     gathered.restore(saved)
-    for handle, block in spill.restored(len(saved.n_read)) if spill else ():
+    for handle, block in before:
         if not block.n_rows:
             gathered.counts.kept[len(handles)] = np.empty(0, np.int64)
         handles.append(handle)
