@@ -22,12 +22,12 @@ from streamkm.kernels.text.svmlight_index import NOT_PLAIN, find_rows, gather_li
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.base import IndexedRows, Rows
 from streamkm.sources.chunks import Chunk
-from streamkm.sources.text_lines import PLACE_BITS, LineReader
+from streamkm.sources.text_lines import PLACE_BITS, LineReader, LongLineError
 
 LARGEST_INT64 = 2**63 - 1
 _LARGEST_INT32 = 2**31 - 1
 _SHOWN_CHARACTERS = 40
-_COLON, _LINE_FEED, _ROOM_BEHIND, _INDEX_BYTES = 58, 10, 1 << 14, 4
+_LINE_FEED, _ROOM_BEHIND, _INDEX_BYTES = 10, 1 << 14, 4
 _TEXT_COPIES, _ROW_COPIES = 2, 3  # of a long line: its text in buffers; its values as they are parsed, sampled and kept
 
 _MARGIN, _MOST_AHEAD = 1.03, 4096.0
@@ -205,7 +205,7 @@ class IndexedText(IndexedRows):
         try:
             while lines.load():
                 builder.add(lines, len(picked), 0)
-        except BadTextError:
+        except (BadTextError, LongLineError):
             return self.read().X[rows]
         return builder.finish().X
 
@@ -256,7 +256,6 @@ def count_rows(text: bytes, at_end: bool) -> int:
     return text.count(b"\n") - text.count(b"\n\n") - text.count(b"\n#") + unfinished
 
 
-def line_memory(text: NDArray[np.uint8], itemsize: int) -> int:
-    """Memory for a piece of a long line: its text, and its values."""
-    n_values = int(np.count_nonzero(text == _COLON))
-    return _TEXT_COPIES * len(text) + _ROW_COPIES * (itemsize + _INDEX_BYTES) * n_values
+def line_cost(itemsize: int) -> float:
+    """Memory for each byte of a long line, at most: its text, and its values."""
+    return _TEXT_COPIES + _ROW_COPIES * (itemsize + _INDEX_BYTES) / kernel.LEAST_VALUE_BYTES

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -32,16 +33,14 @@ from streamkm.sources.svmlight_rows import (
     TextFormat,
     count_rows,
     index_text,
-    line_memory,
+    line_cost,
 )
 from streamkm.sources.text_lines import (
-    BLOCK_BYTES,
     MAX_LINE_BYTES,
     PLACE_BITS,
     Fill,
     LineLimit,
     LineReader,
-    refuse_long,
     text_size,
 )
 
@@ -128,7 +127,7 @@ class SvmlightSource(ChunkedSource):
         with opened_text(self.paths[chunk.part], begin, chunk.stop, self._kind) as (fill, _):
             lines = self._lines(fill, begin, chunk.part)
             if chunk.start == 0 or lines.skip_line(chunk.stop):
-                while lines.position < chunk.stop and self._load_checked(lines, chunk.part):
+                while lines.position < chunk.stop and _load(lines):
                     self._add(builder, lines, chunk.stop, chunk.part)
         return builder.finish()
 
@@ -138,7 +137,7 @@ class SvmlightSource(ChunkedSource):
             return None
         begin = chunk.start - 1
         with opened_text(self.paths[chunk.part], begin, chunk.stop, self._kind) as (fill, _):
-            longest = MAX_LINE_BYTES if self._line_limit is None else BLOCK_BYTES  # a longer one is read, and watched
+            longest = MAX_LINE_BYTES if self._line_limit is None else self._line_limit.most_bytes
             return index_text(fill, begin, chunk, self._format, partial(self.read, chunk), longest)
 
     def _probes(self) -> Iterator[tuple[int, int, int]]:
@@ -206,12 +205,10 @@ class SvmlightSource(ChunkedSource):
                 text = read_text(fill, HEAD_BYTES)
             if len(text) == HEAD_BYTES:  # the last row counts as far as it goes
                 text = text[: 1 + max(map(text.rfind, (b"\n", b" ", b"\t")))]
-            builder, lines = (
-                RowBuilder(TextFormat(None, True, True, self.dtype)),
-                LineReader(io.BytesIO(text).readinto, 0),
-            )
+            builder = RowBuilder(TextFormat(None, True, True, self.dtype))
+            lines = LineReader(io.BytesIO(text).readinto, 0)
             with suppress(BadTextError):  # reading the rows will say so
-                while self._load_checked(lines, part):
+                while _load(lines):
                     builder.add(lines, HEAD_BYTES, part)
             if builder.n_rows:
                 X: Any = builder.finish().X
@@ -220,37 +217,21 @@ class SvmlightSource(ChunkedSource):
 
     def with_line_limit(self, limit: LineLimit) -> RowSource:
         bounded = copy(self)
-        bounded._line_limit = limit
+        bounded._line_limit = replace(limit, byte_cost=line_cost(self.dtype.itemsize))
         return bounded
 
     def _lines(self, fill: Fill, offset: int, part: int) -> LineReader:
         """A reader of a file's lines, which refuses long ones for which there is no room."""
-        watch = None
-        if self._line_limit is not None:
-            cost = partial(line_memory, itemsize=self.dtype.itemsize)
-            watch = partial(refuse_long, lambda byte: self.describe(part << PLACE_BITS | byte), self._line_limit, cost)
-        return LineReader(fill, offset, watch=watch)
-
-    def _load_checked(self, lines: LineReader, part: int) -> bool:
-        """Load lines; handle byte order marks at the beginning of the file."""
-        at_start = lines.position == 0
-        try:
-            loaded = lines.load()
-        except InvalidInputError as error:
-            raise self._refused(part, lines.position, error) from None
-        if loaded and at_start and bytes(lines.text[:3]) == b"\xef\xbb\xbf":
-            lines.text[:3] = 32  # blanks in front of a line mean nothing, and positions stay what they are
-        return loaded
+        return LineReader(
+            fill, offset, where=lambda byte: self.describe(part << PLACE_BITS | byte), limit=self._line_limit
+        )
 
     def _add(self, builder: RowBuilder, lines: LineReader, limit: int, part: int) -> None:
         try:
             builder.add(lines, limit, part)
         except BadTextError as bad:
             problem, byte = bad.args
-            raise self._refused(part, byte, problem) from None
-
-    def _refused(self, part: int, byte: int, problem: object) -> InvalidInputError:
-        return InvalidInputError(f"{self.describe(part << PLACE_BITS | byte)}: {problem}")
+            raise InvalidInputError(f"{self.describe(part << PLACE_BITS | byte)}: {problem}") from None
 
     def describe(self, place: int) -> str:
         return describe_line(self.paths, place)
@@ -275,7 +256,7 @@ class CompressedSvmlightSource(SvmlightSource):
         for part, path in enumerate(self.paths):
             with opened_text(path) as (fill, _):
                 lines = self._lines(fill, 0, part)
-                while self._load_checked(lines, part):
+                while _load(lines):
                     # text is about as long as what it decodes to
                     limit = lines.position + max(target_bytes - builder.n_bytes, 1)
                     self._add(builder, lines, limit, part)
@@ -288,3 +269,11 @@ class CompressedSvmlightSource(SvmlightSource):
     def _probes(self) -> Iterator[tuple[int, int, int]]:
         n_probed = min(len(self.paths), PROBED_FILES)
         return ((len(self.paths) * i // n_probed, 0, PROBED_TEXT_BYTES) for i in range(n_probed))
+
+
+def _load(lines: LineReader) -> bool:
+    """Load lines; blank a byte order mark at the beginning of the file."""
+    at_start, loaded = lines.position == 0, lines.load()
+    if loaded and at_start and bytes(lines.text[:3]) == b"\xef\xbb\xbf":
+        lines.text[:3] = 32  # blanks in front of a line mean nothing, and positions stay what they are
+    return loaded

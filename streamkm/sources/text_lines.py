@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, MemoryLimitError, SourceError
 from streamkm.core.memory import human_bytes
@@ -26,9 +25,6 @@ MAX_LINE_BYTES = 64 << 20
 PLACE_BITS = 44
 """A row's place is ``part << PLACE_BITS | byte``: files below 16 TiB, and half a million of them."""
 
-LONG_BYTES = 1 << 20
-"""Size of the pieces of long lines; shorter lines need no room of their own."""
-
 SHARED = 2
 """Factor on the bytes that a line lacks, for the limit in a message: plans use part of an increase otherwise."""
 
@@ -37,33 +33,56 @@ _LINE_FEED = 10
 Fill: TypeAlias = Callable[[memoryview], int]
 """Fills a buffer with the next bytes; gives how many there were."""
 
-Watch: TypeAlias = Callable[[NDArray[np.uint8], int, Fill | None], None]
-"""Gets a line of more than `BLOCK_BYTES`, its position, and a `Fill` for the rest if only its beginning is there."""
-
-LineCost: TypeAlias = Callable[[NDArray[np.uint8]], int]
-"""Gives the memory that a piece of a line takes."""
-
 
 class LongLineError(Exception):
-    """A line of more than `BLOCK_BYTES` begins, in a look at the text that reads no long lines."""
+    """A line is too long for a reader that names no places."""
 
 
-def stop_at_long(text: NDArray[np.uint8], byte: int, fill: Fill | None) -> None:  # noqa: ARG001
-    """Raise LongLineError: a `Watch`."""
-    raise LongLineError
+@dataclass(frozen=True, slots=True)
+class LineLimit:
+    """Memory that a plan leaves for long lines, below a given memory limit."""
+
+    limit_bytes: int
+    room_bytes: int  # for one line; negative where a plan is above its limit
+    n_readers: int  # threads that may read such a line at a time
+    byte_cost: float = 1.0  # memory for each byte of a line, at most
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of the longest line that is read; those up to `BLOCK_BYTES` need no room of their own."""
+        return min(MAX_LINE_BYTES, max(BLOCK_BYTES, int(self.room_bytes / self.byte_cost)))
+
+    def refusal(self, where: str, n_bytes: int) -> MemoryLimitError:
+        """The error for a line without room."""
+        needed = int(n_bytes * self.byte_cost)
+        return MemoryLimitError(
+            f"{where}, of {n_bytes:,} bytes, takes up to {human_bytes(needed)}, and the limit of "
+            f"{human_bytes(self.limit_bytes)} leaves {human_bytes(max(0, self.room_bytes))} for a line",
+            self.limit_bytes + SHARED * self.n_readers * (needed - self.room_bytes),
+            "cut the line",
+        )
 
 
 class LineReader:
     """Whole lines out of bytes that arrive in order, in one buffer that is reused, and grows only for longer lines.
 
-    `fill` gives the bytes from position `offset` of the file on, none at its end. `watch` gets long lines while they
-    are read, each time before the buffer grows, and may refuse them. `text` is the buffer (uint8), whose byte 0 is at
-    position `base` of the file; unconsumed whole lines are in start..end, and the consumer moves `start`.
+    `fill` gives the bytes from position `offset` of the file on, none at its end. `where` names a line by its position,
+    in the refusal of one for which `limit` has no room. `text` is the buffer (uint8), whose byte 0 is at position
+    `base` of the file; unconsumed whole lines are in start..end, and the consumer moves `start`.
     """
 
-    def __init__(self, fill: Fill, offset: int, block_bytes: int = BLOCK_BYTES, *, watch: Watch | None = None) -> None:
+    def __init__(
+        self,
+        fill: Fill,
+        offset: int,
+        block_bytes: int = BLOCK_BYTES,
+        *,
+        where: Callable[[int], str] | None = None,
+        limit: LineLimit | None = None,
+    ) -> None:
         self._fill = fill
-        self._watch = watch
+        self._where, self._limit = where, limit
+        self._most_bytes = MAX_LINE_BYTES if limit is None else limit.most_bytes
         self._filled = 0
         self._at_end = False
         self._allocate(block_bytes)
@@ -85,7 +104,7 @@ class LineReader:
     def load(self) -> bool:
         """Have at least one whole line between `start` and `end`; False at the end of the file.
 
-        Raises InvalidInputError, without the name of the file: a line is longer than `MAX_LINE_BYTES`.
+        Raises InvalidInputError, MemoryLimitError, LongLineError: a line is too long.
         """
         if self.start < self.end:
             return True
@@ -107,27 +126,29 @@ class LineReader:
             self._filled += n_read
             self.end = self._buffer.rfind(b"\n", searched, self._filled) + 1
             if self.end > 0:
-                self._tell_of_first()
                 return True
 
-    def _tell_of_first(self) -> None:
-        """Show the watch the first whole line if it is long; the other lines of a load never are."""
-        if self._watch is not None and self.end > BLOCK_BYTES:
-            stop = self._buffer.find(b"\n", 0, self.end)
-            if stop > BLOCK_BYTES:
-                self._watch(self.text[:stop], self.base, None)
-
     def _grow(self) -> None:
-        if self._filled >= MAX_LINE_BYTES:
-            raise InvalidInputError(
-                f"a line is longer than {MAX_LINE_BYTES:,} bytes, the most that is accepted; "
-                "check that the file is text with line feeds between its rows"
-            )
-        if self._watch is not None and self._filled >= BLOCK_BYTES:
-            self._watch(self.text[: self._filled], self.base, self._fill)
+        if self._filled >= self._most_bytes:
+            raise self._refusal()
         old = self._view[: self._filled]
-        self._allocate(min(2 * self._capacity, max(MAX_LINE_BYTES, self._capacity)))
+        self._allocate(min(2 * self._capacity, self._most_bytes))
         self._view[: self._filled] = old
+
+    def _refusal(self) -> Exception:
+        """The error for the line that fills the buffer, after reading the rest of it."""
+        if self._where is None:
+            return LongLineError()
+        n_bytes, line, feed = self._filled, b" ", b""
+        while line and not feed and n_bytes < MAX_LINE_BYTES:
+            line, feed, _ = bytes(self._view[: self._fill(self._view[:BLOCK_BYTES])]).partition(b"\n")
+            n_bytes += len(line)
+        if self._limit is not None and n_bytes < MAX_LINE_BYTES:
+            return self._limit.refusal(self._where(self.base), n_bytes)
+        return InvalidInputError(
+            f"{self._where(self.base)}: a line is longer than {MAX_LINE_BYTES:,} bytes, the most that is accepted; "
+            f"check that the file is text with line feeds between its rows"
+        )
 
     def _finish(self) -> bool:
         self._at_end = True
@@ -135,7 +156,6 @@ class LineReader:
             return False
         self._buffer[self._filled] = _LINE_FEED
         self.end = self._filled + 1
-        self._tell_of_first()
         return True
 
     def skip_line(self, limit: int) -> bool:
@@ -174,33 +194,3 @@ def line_number(fill: Fill, offset: int) -> int:
         n_lines += bytes(view[:n_read]).count(b"\n")
         offset -= n_read
     return n_lines
-
-
-@dataclass(frozen=True, slots=True)
-class LineLimit:
-    """Memory that a plan leaves for long lines, below a given memory limit."""
-
-    limit_bytes: int
-    room_bytes: int  # for one line; negative where a plan is above its limit
-    n_readers: int  # threads that may read such a line at a time
-
-
-def refuse_long(
-    where: Callable[[int], str], limit: LineLimit, cost: LineCost, text: NDArray[np.uint8], byte: int, fill: Fill | None
-) -> None:
-    """Refuse a line without room, at the byte named by `where`, after reading all of it. Raises MemoryLimitError."""
-    n_bytes, piece = len(text), np.empty(LONG_BYTES, np.uint8)
-    needed = sum(cost(text[start : start + LONG_BYTES]) for start in range(0, n_bytes, LONG_BYTES))
-    if needed <= limit.room_bytes:
-        return
-    while fill is not None and n_bytes < MAX_LINE_BYTES:
-        line, feed, _ = piece[: fill(piece.data)].tobytes().partition(b"\n")
-        n_bytes, needed = n_bytes + len(line), needed + cost(piece[: len(line)])
-        if feed or not line:
-            fill = None
-    raise MemoryLimitError(
-        f"{where(byte)}, of {n_bytes:,} bytes, takes about {human_bytes(needed)}, and the limit of "
-        f"{human_bytes(limit.limit_bytes)} leaves {human_bytes(max(0, limit.room_bytes))} for a line",
-        limit.limit_bytes + SHARED * limit.n_readers * (needed - limit.room_bytes),
-        "cut the line",
-    )

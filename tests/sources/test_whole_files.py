@@ -18,7 +18,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from streamkm import StreamKMeans, open_documents
 from streamkm.cli.data import read_text_settings
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, SourceError
-from streamkm.sources.text_lines import LONG_BYTES, LineLimit
+from streamkm.sources.text_lines import BLOCK_BYTES, LineLimit
 from streamkm.text import FeatureHashing
 from tests.cli.test_cli import run
 from tests.contracts import Opened, SourceContract
@@ -111,7 +111,7 @@ def test_two_thousand_files_with_one_handle_each_at_a_time(tmp_path):
 
 
 def test_large_files_are_refused_as_long_lines_are(tmp_path):
-    words = "red fish " * (LONG_BYTES // 4)
+    words = "red fish " * (BLOCK_BYTES // 4)
     write_folder(tmp_path, ["blue fish", words, ""])
     source = open_documents(tmp_path, hashing=HASHING, tfidf=False)
     got, _ = whole(source)

@@ -14,7 +14,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import row_places
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.documents.hashed import Batch, HashedText
-from streamkm.sources.text_lines import LONG_BYTES
+from streamkm.sources.text_lines import BLOCK_BYTES
 from streamkm.text.feature_hashing import KINDS, FeatureHashing, Input, kind_remedy
 
 SAMPLE_BYTES = 1 << 17  # text that is looked at to tell how many rows there are, and how large they become
@@ -68,7 +68,7 @@ class DocumentList(HashedText):
     def sample(self) -> tuple[Batch, float | None]:
         """Look at documents all through the list, except long ones."""
         sizes, total = np.diff(self._ends, prepend=0), int(self._ends[-1])
-        chosen = np.flatnonzero(sizes < LONG_BYTES)[:: max(1, total // SAMPLE_BYTES)]
+        chosen = np.flatnonzero(sizes < BLOCK_BYTES)[:: max(1, total // SAMPLE_BYTES)]
         documents = [self.document(number) for number in chosen.tolist()]
         return Batch(documents, chosen, int(sizes[chosen].sum())), float(total)
 

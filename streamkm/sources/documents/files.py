@@ -6,7 +6,6 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import chain, islice, pairwise
 from typing import Any
 
@@ -32,11 +31,10 @@ from streamkm.sources.text_lines import (
     BLOCK_BYTES,
     MAX_LINE_BYTES,
     PLACE_BITS,
+    Fill,
+    LineLimit,
     LineReader,
     LongLineError,
-    Watch,
-    refuse_long,
-    stop_at_long,
     text_size,
 )
 from streamkm.text import FeatureHashing
@@ -47,6 +45,7 @@ IDS_BYTES = 1 << 22  # text of which ids are taken at a time
 # CSV is cut where records start, which quoted line feeds hide: so many bytes apart, or a part in so many of a file
 STEP_BYTES, STEPS = 1 << 16, 1 << 16
 _EVERYTHING = 1 << 62
+_SHORT = LineLimit(0, 0, 1)  # of lines in a look at the text
 
 
 class TextFiles(HashedText):
@@ -122,19 +121,20 @@ class TextFiles(HashedText):
         start: int = 0,
         stop: int = _EVERYTHING,
         *,
-        watch: Watch | None = None,
+        is_look: bool = False,
         made: Callable[[Fields], Any] | None = None,
     ) -> Iterator[Record]:
-        """Yield (place, document, bytes of text) of records that start in a byte range; `made` maps their fields."""
+        """Yield (place, document, bytes of text) of records that start in a byte range; `made` maps their fields.
+
+        Raises LongLineError at a long line in a look at the text.
+        """
         made = made or (lambda fields: document_of(fields, self.fields or fields, self.hashing.input))
-        if watch is None and self._line_bound is not None:
-            watch = partial(refuse_long, lambda byte: self.describe(part << PLACE_BITS | byte), *self._line_bound)
         before = max(start - 1, 0)  # a line feed there tells that a line starts
         position = 0
         try:
             names = self._names(part) if self.has_names else []
             with opened_text(self.paths[part], before) as (fill, _):
-                reader = LineReader(fill, before, watch=watch)
+                reader = LineReader(fill, before, limit=_SHORT) if is_look else self._lines(fill, before, part)
                 if start > 0 and not reader.skip_line(stop):
                     return
                 records = self._of_csv(reader, names) if self.form == "csv" else self._of_lines(reader)
@@ -150,7 +150,13 @@ class TextFiles(HashedText):
     def _names(self, part: int) -> Sequence[str]:
         """Names of the columns of a file of CSV: its first record."""
         with opened_text(self.paths[part]) as (fill, _):
-            return [*next(self._of_csv(LineReader(fill, 0, STEP_BYTES), ()), (0, {}, 0))[1].values()]
+            return [*next(self._of_csv(self._lines(fill, 0, part, STEP_BYTES), ()), (0, {}, 0))[1].values()]
+
+    def _lines(self, fill: Fill, offset: int, part: int, block_bytes: int = BLOCK_BYTES) -> LineReader:
+        """A reader of a file's lines, which refuses long ones for which there is no room."""
+        return LineReader(
+            fill, offset, block_bytes, where=lambda at: self.describe(part << PLACE_BITS | at), limit=self._line_limit
+        )
 
     def _of_lines(self, reader: LineReader) -> Iterator[tuple[int, Fields, int]]:
         """Yield (position, fields, position of the next) of lines of text or JSON."""
@@ -195,7 +201,7 @@ class TextFiles(HashedText):
         found: list[Record] = []
         for probe in probes:
             with suppress(LongLineError):  # those in front of a long line are kept
-                found.extend(self._records(*probe, watch=stop_at_long))
+                found.extend(self._records(*probe, is_look=True))
         with opened_text(self.paths[int(np.argmax(self.sizes))]) as (fill, raw):
             unpacked = 1.0 if self.chunked else len(read_text(fill, BLOCK_BYTES)) / max(raw.tell(), 1)
         return batch_of(found), self.n_bytes * unpacked
@@ -216,13 +222,7 @@ class TextFiles(HashedText):
 
 def _lines(reader: LineReader) -> Iterator[tuple[int, bytes]]:
     """Yield (position, line without its line feed) from a reader's position on."""
-    while True:
-        try:
-            loaded = reader.load()
-        except InvalidInputError as error:
-            raise MalformedTextError(str(error), reader.position) from None
-        if not loaded:
-            return
+    while reader.load():
         block = bytes(reader.text[reader.start : reader.end])
         position, reader.start = reader.position, reader.end
         at = 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,12 @@ from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.sources.base import Rows, RowSource, WrappedSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.prepared import CachedRows, PreparedRows
-from streamkm.sources.text_lines import LONG_BYTES, LineCost, LineLimit
+from streamkm.sources.text_lines import BLOCK_BYTES, LineLimit
 from streamkm.text import BadDocumentError, FeatureHashing, TfIdf
 
 _VALUE_BYTES, _ROW_BYTES = 4, 12  # an index; a pointer and a place
 _TOKEN_BYTES = 72  # a token as a Python object in a list
-_READ_COPIES, _DECODED_COPIES = 4, 12  # copies of a text; the latter are three, with 4 bytes a character
-_IN_WORDS = np.array([chr(byte).isalnum() or byte == ord("_") or byte >= 0x80 for byte in range(256)])
+_DECODED_COPIES = 12  # bytes for each byte of a text: three copies, with 4 bytes a character
 LONG_DENSITY = 1.0  # decoded bytes of a row for each byte of text, where documents are too long for a look at them
 
 
@@ -55,7 +54,7 @@ class HashedText(RowSource):
     decodes = True
     libraries: tuple[str, ...] = ("words",)  # what takes texts apart
     chunked: bool = True  # whether pieces can be read in any order, in any thread or process
-    _line_bound: tuple[LineLimit, LineCost] | None = None
+    _line_limit: LineLimit | None = None
 
     def __init__(self, hashing: FeatureHashing, stored: Mapping[str, str], taken: Mapping[str, Any] | None = None):
         self.hashing = hashing
@@ -87,7 +86,7 @@ class HashedText(RowSource):
         """Decoded bytes for each byte of text, total rows and total features, estimated from a few documents."""
         batch, text_bytes = self.sample()
         if not batch.documents:  # long ones alone, of files
-            return LONG_DENSITY, None if text_bytes is None else max(1, round(text_bytes / LONG_BYTES)), None
+            return LONG_DENSITY, None if text_bytes is None else max(1, round(text_bytes / BLOCK_BYTES)), None
         X: sp.csr_array = self._rows(batch).X
         seen = max(batch.n_bytes, 1)
         decoded = X.nnz * (self.dtype.itemsize + _VALUE_BYTES) + X.shape[0] * _ROW_BYTES
@@ -133,7 +132,7 @@ class HashedText(RowSource):
 
     def with_line_limit(self, limit: LineLimit) -> RowSource:
         bounded = copy(self) if self.files else self
-        bounded._line_bound = limit, partial(_line_memory, hashing=self.hashing)
+        bounded._line_limit = replace(limit, byte_cost=_line_cost(self.hashing))
         return bounded
 
     def details(self) -> dict[str, str]:
@@ -148,14 +147,11 @@ class HashedText(RowSource):
             raise InvalidInputError(f"{self.describe(int(batch.places[bad.row]))}: {bad.problem}") from None
 
 
-def _line_memory(text: NDArray[np.uint8], hashing: FeatureHashing) -> int:
-    """Memory for a piece of a one-line document, rounded up: its text, copied and decoded, and all its tokens."""
-    n_bytes = len(text)
+def _line_cost(hashing: FeatureHashing) -> float:
+    """Memory for each byte of a long document, at most: its text, decoded, and all its tokens."""
     low, high = hashing.ngram_range if hashing.input == "text" else (1, 1)
-    in_words = _IN_WORDS[text]
-    n_units = n_bytes if hashing.analyzer != "word" else 1 + int(np.count_nonzero(in_words[1:] > in_words[:-1]))
-    tokens = sum(n_units * _TOKEN_BYTES + length * n_bytes for length in range(low, high + 1))
-    return _DECODED_COPIES * n_bytes + max(_READ_COPIES * n_bytes, tokens)
+    n_units = 0.5 if hashing.analyzer == "word" else 1.0  # a word takes a byte, and one in front of the next
+    return _DECODED_COPIES + sum(n_units * _TOKEN_BYTES + length for length in range(low, high + 1))
 
 
 def hashed_text(source: RowSource) -> HashedText | None:

@@ -26,7 +26,7 @@ from streamkm.sources.local import natural, opened
 from streamkm.sources.paths import visible_files
 from streamkm.sources.remote import remote_library
 from streamkm.sources.stored import file_size, name_of, open_binary, opened_path
-from streamkm.sources.text_lines import LONG_BYTES, refuse_long
+from streamkm.sources.text_lines import BLOCK_BYTES
 from streamkm.text import FeatureHashing
 
 _SAMPLE_ROWS = 256
@@ -155,8 +155,9 @@ class WholeFiles(DocumentList):
         path = self.paths[number]
         with open_binary(path) as file:
             text = file.read()
-        if self._line_bound is not None and len(text) >= LONG_BYTES:
-            refuse_long(lambda _: path, *self._line_bound, np.frombuffer(text, np.uint8), 0, None)
+        limit = self._line_limit
+        if limit is not None and len(text) > max(BLOCK_BYTES, limit.room_bytes / limit.byte_cost):
+            raise limit.refusal(path, len(text))
         try:
             document = decoded(text, 0, self.decode_error)
         except MalformedTextError as problem:
