@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
-from streamkm.sources.local import FileVersion, copies_hint, refuse_special, time_text
+from streamkm.sources.local import FileVersion, copies_hint, status_of, time_text
 
 _FILE = np.dtype([("name", "i8"), ("size", "i8"), ("time", "i8")])  # `name`: a hash
 
@@ -79,29 +79,22 @@ class WatchedFiles:
 
 
 def _walk(root: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Names and states of all files; links to directories are followed, each directory once."""
-    todo, seen = [""], set()
-    while todo:
-        folder = os.path.join(root, at := todo.pop())
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    # hidden files are those of Zarr 2 and what programs leave behind for a while
-                    if entry.name.startswith(".") and not entry.name.startswith(".z"):
-                        continue
-                    status = entry.stat()
-                    refuse_special(entry.path, status)
-                    if not entry.is_dir():
-                        yield f"{at}{entry.name}", status
-                    elif (status.st_dev, status.st_ino) not in seen:
-                        seen.add((status.st_dev, status.st_ino))
-                        todo.append(f"{at}{entry.name}/")
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise SourceNotFoundError(f"{folder} does not exist") from error
-        except SourceError:
-            raise
-        except OSError as error:
-            raise SourceError(f"{folder} cannot be read: {error.strerror}") from error
+    """Names and states of all files; links to directories are followed."""
+
+    def refuse(error: OSError) -> None:
+        kind = SourceNotFoundError if isinstance(error, FileNotFoundError | NotADirectoryError) else SourceError
+        raise kind(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    for folder, folders, names in os.walk(root, onerror=refuse, followlinks=True):
+        folders[:] = filter(_is_seen, folders)
+        at = os.path.join(folder[len(root) + 1 :], "")
+        for name in filter(_is_seen, names):
+            yield at + name, status_of(os.path.join(folder, name))
+
+
+def _is_seen(name: str) -> bool:
+    """Whether a name is that of a file of Zarr 2, or not hidden: programs leave hidden files behind for a while."""
+    return name.startswith(".z") or not name.startswith(".")
 
 
 def _hash(name: str) -> int:
