@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.arrow import guarded, readable
 from streamkm.sources.base import row_places
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.documents.base import (
@@ -26,6 +24,7 @@ from streamkm.sources.local import natural, opened
 from streamkm.sources.paths import visible_files
 from streamkm.sources.remote import remote_library
 from streamkm.sources.stored import file_size, name_of, open_binary, opened_path
+from streamkm.sources.tables.files import parquet_file
 from streamkm.sources.text_lines import BLOCK_BYTES
 from streamkm.text import FeatureHashing
 
@@ -58,7 +57,7 @@ class ParquetDocuments(DocumentList):
         HashedText.__init__(self, hashing, stored, taken)
 
     def _groups_of(self, part: int) -> Iterator[tuple[int, ...]]:
-        with _parquet(self.paths[part]) as file:
+        with parquet_file(self.paths[part]) as file:
             known = file.schema_arrow.names
             for field in (*self.fields, self.id_column or self.fields[0]):
                 if field not in known:
@@ -82,7 +81,7 @@ class ParquetDocuments(DocumentList):
         documents: list[Any] = []
         here = self._groups[slice(*np.searchsorted(self._begins, [chunk.start, chunk.stop]))]
         for part, number in here[:, :2].tolist():
-            with _parquet(self.paths[part]) as file:
+            with parquet_file(self.paths[part]) as file:
                 table = file.read_row_group(number, columns=self.fields, use_threads=False)
             documents += self._of_rows(table, chunk.start + len(documents))
         return Batch(documents, row_places(chunk.start, chunk.stop), chunk.n_bytes)
@@ -91,14 +90,14 @@ class ParquetDocuments(DocumentList):
         if self.id_column is None:
             yield from super().ids()
         for path in self.paths:
-            with _parquet(path) as file:
+            with parquet_file(path) as file:
                 for table in file.iter_batches(columns=[self.id_column], use_threads=False):
                     yield [None if each is None else str(each) for each in table.column(0).to_pylist()]
 
     def sample(self) -> tuple[Batch, float | None]:
         """Look at the first rows of the first row group."""
         part, number, n_rows, text, _ = self._groups[0].tolist()
-        with _parquet(self.paths[part]) as file:
+        with parquet_file(self.paths[part]) as file:
             rows = file.iter_batches(_SAMPLE_ROWS, row_groups=[number], columns=self.fields, use_threads=False)
             documents = self._of_rows(next(rows), 0)
         n_bytes = max(1, round(text * len(documents) / n_rows))
@@ -118,16 +117,6 @@ class ParquetDocuments(DocumentList):
             except MalformedTextError as problem:
                 raise InvalidInputError(f"{self.describe(first + len(documents))}: {problem}") from None
         return documents
-
-
-@contextmanager
-def _parquet(path: str) -> Iterator[Any]:
-    """Give a pyarrow.parquet.ParquetFile; its errors become SourceError."""
-    with guarded(path, "Parquet"):
-        from pyarrow import parquet
-
-        with readable(path) as opened, parquet.ParquetFile(opened, page_checksum_verification=True) as file:
-            yield file
 
 
 class WholeFiles(DocumentList):

@@ -23,19 +23,19 @@ class ParquetTable(RowGroupTable):
     page_bytes = 9 << 18  # a page of a column, its dictionary, and what they are unpacked from
 
     def _look(self, path: str) -> tuple[Any, list[str], list[int]]:
-        with _parquet(path) as file:
+        with parquet_file(path) as file:
             meta, schema = file.metadata, file.schema_arrow
             return schema, schema.names, [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
 
     def _batches(self, part: int, units: list[int], names: list[str]) -> Iterator[Any]:
         row_bytes = max(8 * len(names), self._layout.row_bytes)
         n_rows = min(1 << 16, max(1 << 10, _BATCH_BYTES // row_bytes)) if self._layout.columns else HEAD_ROWS
-        with _parquet(self.paths[part], f", row group {units[0]:,} or later") as file:
+        with parquet_file(self.paths[part], f", row group {units[0]:,} or later") as file:
             yield from file.iter_batches(n_rows, row_groups=units, columns=names, use_threads=True)
 
 
 @contextmanager
-def _parquet(path: str, where: str = "") -> Iterator[Any]:
+def parquet_file(path: str, where: str = "") -> Iterator[Any]:
     """Give a pyarrow.parquet.ParquetFile with few large requests to servers, and small reads of local files."""
     is_remote = isinstance(path, Address)
     size = 0 if is_remote else _BUFFER_BYTES
