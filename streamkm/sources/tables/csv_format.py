@@ -100,28 +100,24 @@ class CsvFormat:
         # a last record of nothing, which is missing if quotes in front of it do not end: pyarrow says nothing of that
         last = self.delimiter * (len(names) - 1) or '""'
         data = pa.py_buffer(text.tobytes() + f"{last}\n".encode())
-        moments = [name for name, kind in types.items() if pa.types.is_timestamp(kind)]
-        problem = ""
-        for unit in ("us", "ns") if moments else ("us",):  # nanoseconds have room for few years
-            try:
-                table = arrow_csv.read_csv(
-                    data,
-                    arrow_csv.ReadOptions(use_threads=False, column_names=list(names), block_size=data.size),
-                    arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=self.newlines_in_values),
-                    arrow_csv.ConvertOptions(
-                        column_types={**types, **{name: pa.timestamp(unit, types[name].tz) for name in moments}},
-                        null_values=list(self.number_nulls),
-                        true_values=["true", "True", "TRUE"],  # 1 and 0 are numbers
-                        false_values=["false", "False", "FALSE"],
-                        include_columns=list(wanted),
-                    ),
-                )
-            except (pa.ArrowException, UnicodeDecodeError) as error:
-                problem = str(error)
-                continue
-            if end == len(text) and table.num_rows == len(starts) + 1:
-                return table.slice(0, len(starts)), starts
-            problem = f"{table.num_rows - 1:,} records in {len(starts):,} lines, which end in line feeds"
+        try:
+            table = arrow_csv.read_csv(
+                data,
+                arrow_csv.ReadOptions(use_threads=False, column_names=list(names), block_size=data.size),
+                arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=self.newlines_in_values),
+                arrow_csv.ConvertOptions(
+                    column_types=types,
+                    null_values=list(self.number_nulls),
+                    true_values=["true", "True", "TRUE"],  # 1 and 0 are numbers
+                    false_values=["false", "False", "FALSE"],
+                    include_columns=list(wanted),
+                ),
+            )
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise self._wrong(text, names, str(error)) from None
+        if end == len(text) and table.num_rows == len(starts) + 1:
+            return table.slice(0, len(starts)), starts
+        problem = f"{table.num_rows - 1:,} records in {len(starts):,} lines, which end in line feeds"
         raise self._wrong(text, names, problem)
 
     def _wrong(self, text: Text, names: Sequence[str], problem: str) -> MalformedCsvError:
