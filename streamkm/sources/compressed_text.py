@@ -16,7 +16,7 @@ from streamkm.core.exceptions import MissingDependencyError, SourceError
 from streamkm.sources.formats import COMPRESSED, signed
 from streamkm.sources.remote import check_same
 from streamkm.sources.stored import RawFile, open_binary
-from streamkm.sources.text_lines import Fill, line_number, part_and_byte
+from streamkm.sources.text_lines import PLACE_BITS, Fill, line_number
 
 PLAIN = "plain"
 
@@ -45,7 +45,7 @@ def compression(path: str) -> str:
 
 def describe_line(paths: Sequence[str], place: int) -> str:
     """Name the place of a row of text: ``x.csv, line 7 (byte 512)``. Lines are counted from 1, headers included."""
-    part, byte = part_and_byte(place)
+    part, byte = place >> PLACE_BITS, place & ((1 << PLACE_BITS) - 1)
     with opened_text(paths[part]) as (fill, _):
         return f"{paths[part]}, line {line_number(fill, byte):,} (byte {byte:,})"
 

@@ -104,8 +104,6 @@ class SvmlightSource(ChunkedSource):
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut the files at even bytes, regardless of lines; decoded bytes are projected from a few probes."""
-        if target_bytes < 1:
-            raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
         return ChunkRuns.of(self._cuts(target_bytes, self._densities[1]))
 
     def _cuts(self, target_bytes: int, decoded_per_byte: float) -> Iterator[tuple[int, int, int, int]]:
@@ -142,12 +140,10 @@ class SvmlightSource(ChunkedSource):
 
     def _probes(self) -> Iterator[tuple[int, int, int]]:
         """File, first byte and number of bytes of a few places in the text."""
-        part, before = 0, 0
+        begins = np.cumsum([0, *self.sizes])
         for target in range(0, self.n_bytes, max(self.n_bytes // PROBES, PROBE_BYTES)):
-            while target - before >= self.sizes[part]:
-                before += self.sizes[part]
-                part += 1
-            yield part, target - before, PROBE_BYTES
+            part = int(np.searchsorted(begins, target, side="right")) - 1
+            yield part, target - int(begins[part]), PROBE_BYTES
 
     @cached_property
     def _densities(self) -> tuple[float, float, float]:
@@ -250,8 +246,6 @@ class CompressedSvmlightSource(SvmlightSource):
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order; raises as `read`, also for truncated or corrupt files."""
-        if target_bytes < 1:
-            raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
         builder = RowBuilder(self._format)
         for part, path in enumerate(self.paths):
             with opened_text(path) as (fill, _):

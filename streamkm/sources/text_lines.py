@@ -182,11 +182,6 @@ def text_size(path: str) -> int:
     return size
 
 
-def part_and_byte(place: int) -> tuple[int, int]:
-    """The number of a place's file, and the byte in its text."""
-    return place >> PLACE_BITS, place & ((1 << PLACE_BITS) - 1)
-
-
 def line_number(fill: Fill, offset: int) -> int:
     """The number, from 1, of the line that holds a byte of a text: a scan, for messages only."""
     n_lines, view = 1, memoryview(bytearray(1 << 20))

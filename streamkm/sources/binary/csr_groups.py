@@ -156,9 +156,7 @@ class CsrSource(ChunkedSource):
             pointers = self._pointers(start, min(start + most, entries) - 1)
             if start == 0 and pointers[0] != 0:
                 raise InvalidInputError(f"{self._indptr.name} starts with {pointers[0]:,}; it must start with 0")
-            if pointers[0] < previous:
-                raise InvalidInputError(f"{self._indptr.name} falls to {pointers[0]:,} at row {start - 1:,}")
-            self._check_rising(pointers, start)
+            self._check_rising(np.append(previous, pointers), start - 1)
             previous = int(pointers[-1])
             multiples = np.arange(multiple, previous + 1, step)
             if len(multiples):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
-from streamkm.sources.local import FileVersion, copies_hint, status_of, time_text
+from streamkm.sources.local import FileVersion, copies_hint, status_of
 
 _FILE = np.dtype([("name", "i8"), ("size", "i8"), ("time", "i8")])  # `name`: a hash
 
@@ -34,10 +34,8 @@ class WatchedFiles:
         table = np.fromiter(seen(), _FILE)
         self.table = table[np.argsort(table["name"])]
         self.n_bytes = int(self.table["size"].sum())
-        files = f"{len(self.table):,} files of {self.n_bytes:,} bytes, the newest last modified "
         digest = hashlib.blake2b(self.table.data, digest_size=16).hexdigest()
-        newest = time_text(int(self.table["time"].max(initial=0)))
-        self.told = f"{files}{newest} (hash of names, sizes and times {digest})"
+        self.told = f"{len(self.table):,} files of {self.n_bytes:,} bytes (hash of names, sizes and times {digest})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "table": None}

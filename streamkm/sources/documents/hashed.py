@@ -106,8 +106,6 @@ class HashedText(RowSource):
 
     def text_bytes(self, target_bytes: int) -> int:
         """Approximate bytes of text that become rows of `target_bytes`."""
-        if target_bytes < 1:
-            raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
         return max(1, round(target_bytes / self._densities[0]))
 
     @property

@@ -17,7 +17,7 @@ from streamkm.sources.paths import locate, visible_files
 from streamkm.sources.tables.csv_format import check_format
 from streamkm.text import FeatureHashing
 
-_JSON, _TABBED = (".jsonl", ".ndjson", ".json"), (".tsv", ".tab")
+_JSON = (".jsonl", ".ndjson", ".json")
 _FORMATS = {  # and their options
     "lines": ("decode_error",),
     "files": ("decode_error",),
@@ -76,8 +76,7 @@ def _open_paths(paths: Sequence[Any], field: Any, hashing: FeatureHashing, optio
     if form == "parquet":
         return ParquetDocuments(found, hashing, fields, **options)
     if form == "csv":
-        tabbed = any(suffix in found[0].lower() for suffix in _TABBED)
-        options["delimiter"] = check_format(options.get("delimiter"), None, None, tabbed=tabbed).delimiter
+        options["delimiter"] = check_format(found[0], options.get("delimiter")).delimiter
     return TextFiles(found, hashing, form, fields, **options)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
+from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.progress import Stage
 from streamkm.kernels.text.csv_numbers import parse_numbers
 from streamkm.kernels.text.words import WINDOW
@@ -210,8 +210,6 @@ class CsvFiles(RowSource, ABC):
 
     def _text_of(self, target_bytes: int) -> int:
         """Approximate bytes of text for rows of `target_bytes`, at most twice as many."""
-        if target_bytes < 1:
-            raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
         decoded = self._rows_a_byte * self._layout.row_bytes
         return max(1, round(min(target_bytes / max(decoded, 1e-9), 2 * target_bytes)))
 
@@ -305,8 +303,6 @@ def open_csv(
     **options: Any,
 ) -> RowSource:
     """Open CSV files, plain or compressed; see `open_source` for options, `CsvFiles` for errors."""
-    name = paths[0].partition("?")[0].lower()
-    tabbed = ".tsv" in name[-8:] or name.endswith(".tab")
-    form = check_format(delimiter, header, newlines_in_values, null_values, tabbed=tabbed)
+    form = check_format(paths[0], delimiter, header, newlines_in_values, null_values)
     is_cut = not form.newlines_in_values and {compression(path) for path in paths} == {"plain"}
     return (CsvTable if is_cut else CsvStream)(paths, read_options(options), form)

@@ -141,9 +141,11 @@ class CsvFormat:
 
 
 def check_format(
-    delimiter: Any, header: Any, newlines_in_values: Any, null_values: Any = None, *, tabbed: bool
+    path: str, delimiter: Any, header: Any = None, newlines_in_values: Any = None, null_values: Any = None
 ) -> CsvFormat:
-    """Check options of CSV. Raises InvalidParameterError."""
+    """Check options of CSV; a path's suffix tells whether tabs separate fields. Raises InvalidParameterError."""
+    name = path.partition("?")[0].lower()
+    tabbed = ".tsv" in name[-8:] or name.endswith(".tab")
     delimiter = ("\t" if tabbed else ",") if delimiter is None else delimiter
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii():
         raise InvalidParameterError(f"delimiter={delimiter!r}; needed: one ASCII character, no quote and no line end")
