@@ -13,7 +13,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.normalization import Normalization
-from streamkm.cluster.rows import batch_rows
 from streamkm.core.matrix import Matrix, as_working
 
 FEWEST_FEATURES = 1 << 16  # of rows whose features are counted: for narrower ones that takes longer than it saves
@@ -95,7 +94,7 @@ class Columns:
     def narrow(self, X: Matrix) -> Matrix:
         """Rows (n, at most d) as rows (n, u + 1)."""
         if isinstance(X, np.ndarray):
-            return self._narrow_dense(X)
+            return self.narrow(sp.csr_array(as_working(X))).toarray()  # type: ignore[union-attr]
         places = self._places(X.indices)
         inside = places < len(self.occurring)
         if inside.all():
@@ -136,13 +135,3 @@ class Columns:
         table = np.full(self.n_features, n_occurring, np.int32)
         table[self.occurring] = np.arange(n_occurring, dtype=np.int32)
         return table[features]
-
-    def _narrow_dense(self, X: NDArray[Any]) -> NDArray[Any]:
-        out = np.empty((len(X), self.n_columns), as_working(X[:0]).dtype)
-        n_batch = batch_rows(self.n_features)
-        for start in range(0, len(X), n_batch):
-            others = X[start : start + n_batch].astype(np.float64)
-            out[start : start + n_batch, :-1] = others[:, self.occurring]
-            others[:, self.occurring] = 0.0
-            out[start : start + n_batch, -1] = np.sqrt(np.einsum("ij,ij->i", others, others))
-        return out

@@ -68,7 +68,7 @@ def test_that_kernels_are_compiled_is_said_once_timed_and_counted(caplog, nothin
         assert not COMPILING.done
         before = COMPILING.seconds
         compiled_anew(totals.row_products, np.ones((1, 1)), np.ones((1, 1)), np.ones(1))
-        compiled_anew(totals.mean_row, np.ones((1, 1)), np.ones(1))
+        compiled_anew(totals.weighted_sum, np.ones(1), np.ones(1))
     assert caplog.messages == [compiling.SAID]
     assert COMPILING.done == 2
     assert COMPILING.seconds > before
@@ -79,7 +79,7 @@ def test_that_kernels_are_compiled_is_said_on_stderr_where_stages_are_shown(capl
         COMPILING.done = 0.0
         with caplog.at_level(level, "streamkm"):
             Progress(shown)
-            compiled_anew(totals.mean_row, np.ones((1, 1)), np.ones(1))
+            compiled_anew(totals.weighted_sum, np.ones(1), np.ones(1))
         assert capsys.readouterr().err.startswith("compiling ") == said
         assert len(caplog.messages) == (level == "INFO")
 
@@ -99,8 +99,8 @@ HOMELESS = """
 import json, os
 import numpy as np
 from streamkm.kernels.cluster import totals
-totals.mean_row(np.ones((2, 3)), np.ones(2))
-print(json.dumps([totals.__file__, totals.mean_row.stats.cache_path, os.listdir(os.environ["TMPDIR"])]))
+totals.weighted_sum(np.ones(2), np.ones(2))
+print(json.dumps([totals.__file__, totals.weighted_sum.stats.cache_path, os.listdir(os.environ["TMPDIR"])]))
 """
 
 

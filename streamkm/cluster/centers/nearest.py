@@ -16,7 +16,6 @@ from streamkm.cluster.rows import NO_WEIGHTS, batch_rows, dense_batches
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.centers import nearest
 from streamkm.kernels.cluster import distances
-from streamkm.kernels.cluster.profiles import gaps_between
 from streamkm.kernels.intrinsics import products
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
@@ -131,7 +130,10 @@ class NearestCenters:
         else:
             labels, scores, seconds, doubtful = self._search_csr(X, layout, layout.slope, d2norms)
         if gaps is not None and cheap:
-            gaps_between(scores, seconds, layout.scale, gaps)
+            np.subtract(seconds, scores, out=gaps, dtype=np.float64)
+            np.maximum(gaps, 0.0, out=gaps)
+            gaps *= 1.0 / layout.scale  # a power of two
+            gaps *= 1.0 / layout.scale
         elif gaps is not None:
             gaps.fill(np.nan)
         rows = np.flatnonzero(doubtful)

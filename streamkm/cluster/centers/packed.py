@@ -13,7 +13,6 @@ from streamkm.core.matrix import aligned_empty, as_working
 from streamkm.kernels.centers import nearest
 from streamkm.kernels.centers.layout import count_moved, lay_out, move_csr
 from streamkm.kernels.cluster import distances
-from streamkm.kernels.cluster.totals import mean_row
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.products import panel_stop
 
@@ -53,7 +52,7 @@ class PackedCenters:
         padded = -(-n_clusters // LANES) * LANES
         shift, moved, columns = np.zeros(n_components), np.zeros(0), np.zeros(0, np.int64)
         if not around_origin:
-            mean_row(centers, shift)
+            shift = centers.mean(axis=0)
         spread, far = center_spread(centers, shift)
         if not around_origin and sparse:
             columns = np.flatnonzero(np.abs(shift) > FAR * spread)

@@ -245,16 +245,12 @@ def first_rows(X: Matrix, n_rows: int) -> Matrix:
 
 def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | None) -> Matrix:
     """Rows `order` of the stacked parts, without stacking the others."""
-    homes: list[tuple[Any, NDArray[np.intp], NDArray[np.intp]]] = []  # part, rows of it, their places in the result
-    if len(parts) == 1:
-        homes.append((parts[0], order, np.arange(len(order))))
-    else:
-        n_rows = [part.shape[0] for part in parts]
-        home = np.repeat(np.arange(len(parts), dtype=np.int32), n_rows)
-        by_part, cuts = rows_by_label(home[order], len(parts))
-        for i, (part, first) in enumerate(zip(parts, accumulate(n_rows, initial=0), strict=False)):
-            places = by_part[cuts[i] : cuts[i + 1]]
-            homes.append((part, order[places] - first, places))
+    n_rows = [part.shape[0] for part in parts]
+    home = np.repeat(np.arange(len(parts), dtype=np.int32), n_rows)
+    by_part, cuts = rows_by_label(home[order], len(parts))
+    taken = [by_part[start:stop] for start, stop in pairwise(cuts)]  # places in the result of each part's rows
+    firsts = accumulate(n_rows, initial=0)
+    homes = [(part, order[places] - first, places) for part, first, places in zip(parts, firsts, taken, strict=False)]
     if isinstance(parts[0], np.ndarray):
         out = np.empty((len(order), parts[0].shape[1]), parts[0].dtype)
         for part, rows, places in homes:
@@ -269,9 +265,7 @@ def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | N
     for part, rows, places in homes:
         place_rows(part.indptr, part.indices, part.data, rows, places, indptr, indices, data)
     width = n_features or max(part.shape[1] for part in parts)
-    if indptr[-1] <= np.iinfo(indices.dtype).max:  # scipy wants one index type for both arrays
-        return sp.csr_array((data, indices, indptr.astype(indices.dtype)), shape=(len(order), width))
-    return sp.csr_array((data, indices.astype(np.int64), indptr), shape=(len(order), width))
+    return sp.csr_array((data, indices, indptr), shape=(len(order), width))
 
 
 def stacked_csr(parts: Sequence[sp.csr_array], n_features: int | None) -> sp.csr_array:

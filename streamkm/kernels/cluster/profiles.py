@@ -92,21 +92,6 @@ def add_rows(labels, d2, gaps, weights, first_row, kept, sums, near_d2, near_row
 
 
 @kernel
-def gaps_between(scores, seconds, scale, gaps):
-    """Compute how much the squared distance to the second nearest center exceeds that to the nearest. O(n).
-
-    Parameters
-    ----------
-    scores, seconds : float32 or float64 (n,); as of `NearestCenters.nearest`, times the square of `scale`
-    scale : float64
-    gaps : float64 (n,); written, at least 0
-    """
-    unit = 1.0 / scale  # a power of two
-    for i in range(gaps.shape[0]):
-        gaps[i] = max(np.float64(seconds[i]) - np.float64(scores[i]), 0.0) * unit * unit
-
-
-@kernel
 def merge_lists(list_d2, list_rows, into_d2, into_rows):
     """Merge lists of the nearest rows of each cluster into others. O(k r).
 

@@ -63,24 +63,6 @@ def carried_on(means: NDArray[np.float64], before: NDArray[np.float64], share: f
     out += means
 
 
-@kernel
-def mean_row(X, out):
-    """Mean of the rows of an array, added up in order, as NumPy does. O(k * m).
-
-    Parameters
-    ----------
-    X : float64 (k, m)
-    out : float64 (m,); written
-    """
-    out[:] = 0.0
-    for c in range(X.shape[0]):
-        row = X[c]
-        for j in range(out.shape[0]):
-            out[j] += row[j]
-    for j in range(out.shape[0]):
-        out[j] /= X.shape[0]
-
-
 def explained(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
     """Sum of squared norms of the clusters' means by their counts: ``sum_c |sums_c|^2 / counts_c``, float64. O(k * m).
 
