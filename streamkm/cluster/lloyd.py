@@ -53,12 +53,12 @@ WINDOW = 2
 
 def lloyd(
     blocks: Blocks,
-    centers: NDArray[np.float64],
+    start: NDArray[np.float64] | LloydResult,
     *,
     max_iter: int,
     tol: float,
+    accelerated: bool = False,
     on_step: Callable[[LloydResult], None] | None = None,
-    begun: LloydResult | None = None,
     placed: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
 ) -> LloydResult:
     """Run Lloyd's algorithm: O(n * m * k) a step for dense blocks, O(nnz * k) for sparse ones.
@@ -66,65 +66,41 @@ def lloyd(
     A cluster that loses all its rows moves to the row farthest from its center. Fewer than k centers come back if the
     data have fewer distinct rows.
 
-    `tol`: stop when a step lowers the inertia by no more than this share; 0: at the fixed point. `on_step`: gets the
-    state after every step. `begun`: a state to resume from, in place of `centers`. `placed`: maps centers (k, m) to
-    allowed positions before rows are assigned, as directions in spherical k-means; a center without rows then stays.
+    `start`: centers, or a state to resume from. `tol`: stop when a step, or `WINDOW` accelerated ones, lower the
+    inertia by no more than this share; 0: at the fixed point. `accelerated`: extrapolate every mean by a growing share
+    of its last step, Nesterov's sequence up to `MOST_MOMENTUM`, which restarts at the best means when a step fails to
+    lower the inertia. Fixed points are the same, reached in about half the steps, and further steps go lower.
+    `on_step`: gets the state after every step. `placed`: maps centers (k, m) to allowed positions before rows are
+    assigned, as directions in spherical k-means; a center without rows then stays.
 
-    References: Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982).
-    Dhillon and Modha, "Concept decompositions for large sparse text data using clustering", Mach. Learn. 42 (2001),
-    section 3 (spherical k-means).
+    References: Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982). O'Donoghue and Candès,
+    "Adaptive restart for accelerated gradient schemes", Found. Comput. Math. 15 (2015), section 3.2. Dhillon and Modha,
+    "Concept decompositions for large sparse text data using clustering", Mach. Learn. 42 (2001), section 3 (spherical
+    k-means).
     """
-    history: list[float] = []
-    converged = False
-    if begun is not None:
-        centers, history, converged = begun.centers, list(begun.history), begun.converged
-    elif placed is not None:
-        centers = placed(centers)
-    while len(history) < max_iter and not converged:
-        totals = blocks.totals(centers, f"{'lloyd' if placed is None else 'sphere'}-{len(history) + 1}")
-        inertia = inertia_of(totals, centers, blocks.total_d2norm)
-        updated, empty = totals.to_means(fallback=centers), np.flatnonzero(totals.counts == 0)
-        if placed is not None:
-            updated, empty = placed(updated), empty[:0]
-        if len(empty):
-            updated = _refill(blocks, centers, updated, empty)
-        elif history:
-            converged = history[-1] - inertia <= tol * inertia if tol > 0 else np.array_equal(updated, centers)
-        history.append(inertia)
-        centers = updated
-        if on_step is not None:
-            on_step(LloydResult(centers, inertia, len(history), converged, tuple(history)))
-    return LloydResult(centers, history[-1] if history else float("nan"), len(history), converged, tuple(history))
-
-
-def accelerated_lloyd(
-    blocks: Blocks,
-    centers: NDArray[np.float64],
-    *,
-    max_iter: int,
-    tol: float,
-    on_step: Callable[[LloydResult], None] | None = None,
-    begun: LloydResult | None = None,
-) -> LloydResult:
-    """Run Lloyd's algorithm with momentum: every mean is extrapolated by a growing share of its last step.
-
-    The share is Nesterov's sequence, up to `MOST_MOMENTUM`; it restarts at the best means when a step fails to lower
-    the inertia. Fixed points are those of `lloyd`, reached in about half the steps, and further steps go lower. Holds
-    two more arrays of centers. As `lloyd`, but `tol` is for `WINDOW` steps together.
-
-    References: O'Donoghue and Candès, "Adaptive restart for accelerated gradient schemes", Found. Comput. Math. 15
-    (2015), section 3.2.
-    """
-    state = LloydResult(centers, float("nan"), 0, False, ()) if begun is None else begun
+    if isinstance(start, LloydResult):
+        state = start
+    else:
+        state = LloydResult(start if placed is None else placed(start), float("nan"), 0, False, ())
     while state.n_iter < max_iter and not state.converged:
-        totals, labels = blocks.step(state.centers, state.labels, f"lloyd-{state.n_iter + 1}")
+        stage = f"{'lloyd' if placed is None else 'sphere'}-{state.n_iter + 1}"
+        if accelerated:
+            totals, labels = blocks.step(state.centers, state.labels, stage)
+        else:
+            totals, labels = blocks.totals(state.centers, stage), None
         means = totals.means(fallback=state.centers)
-        inertia = inertia_of(totals, means, blocks.total_d2norm)
+        inertia = inertia_of(totals, means if accelerated else state.centers, blocks.total_d2norm)
         empty = np.flatnonzero(totals.counts == 0)
+        del totals  # as large as the centers
+        if placed is not None:
+            means, empty = placed(means), empty[:0]
         converged, ahead, pace = False, means, 0
         if len(empty):
             means = ahead = _refill(blocks, state.centers, means, empty)
             labels = None  # there may be fewer centers
+        elif not accelerated and state.history:
+            lowered = state.history[-1] - inertia
+            converged = lowered <= tol * inertia if tol > 0 else np.array_equal(means, state.centers)
         elif state.means is not None and state.means.shape == means.shape:
             if inertia > state.inertia and state.pace > 0:  # too far: back to the best means
                 means, ahead, inertia = state.means, state.means, state.inertia
@@ -134,9 +110,9 @@ def accelerated_lloyd(
                 pace = state.pace + 1
                 ahead = np.empty_like(means)
                 kernels.carried_on(means, state.means, min(MOST_MOMENTUM, pace / (pace + 3)), ahead)
-        del totals  # as large as the centers
         history = (*state.history, inertia)
-        state = LloydResult(ahead, inertia, len(history), converged, history, means, pace, labels)
+        kept = means if accelerated else None
+        state = LloydResult(ahead, inertia, len(history), converged, history, kept, pace, labels)
         if on_step is not None:
             on_step(state)
     return state if state.means is None else replace(state, centers=state.means)
@@ -249,4 +225,4 @@ def polish(
         begun = LloydResult(centers, inertia, 1, False, (inertia,))
     if not sample.complete:
         max_iter, tol = min(max_iter, POLISH_STEPS), max(tol, POLISH_TOL)
-    return lloyd(blocks, centers, max_iter=max_iter, tol=tol, on_step=on_step, begun=begun)
+    return lloyd(blocks, centers if begun is None else begun, max_iter=max_iter, tol=tol, on_step=on_step)

@@ -19,7 +19,7 @@ from streamkm.cluster.blocks import Batch, BlockLabels, Blocks
 from streamkm.cluster.centers.index import FEWEST_CENTERS as MANY_CENTERS
 from streamkm.cluster.centers.index import is_worth
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.lloyd import LloydResult, accelerated_lloyd
+from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.rows import inertia_of
 from streamkm.kernels.cluster import totals as kernels
 
@@ -147,7 +147,7 @@ def is_settled(blocks: Blocks, step: LloydResult, schedule: Schedule, seed: int)
     noise = np.random.default_rng(seed).standard_normal(step.centers.shape)
     noise *= schedule.rate * np.sqrt(step.inertia / (BATCH_ROWS * blocks.total_weight * blocks.n_components))
     begun = LloydResult(step.centers + noise, float("nan"), 0, False, (), labels=step.labels)
-    shaken = accelerated_lloyd(blocks, begun.centers, max_iter=1, tol=1.0, begun=begun)
+    shaken = lloyd(blocks, begun, accelerated=True, max_iter=1, tol=1.0)
     return abs(shaken.inertia - step.inertia) <= LEAST_CHANGE * step.inertia
 
 

@@ -180,8 +180,8 @@ def _on_sphere(
         max_iter, tol = min(max_iter, POLISH_STEPS), max(tol, POLISH_TOL)
     with context.progress.stage("sphere", max_iter, "steps") as stage:
         steps = StepCheckpoint(context.writer, "sphere", stage, LloydResult)
-        given: dict[str, Any] = {"on_step": steps.step, "begun": steps.begun, "placed": normalization.on_sphere}
-        return lloyd(rows, result.centers, max_iter=max_iter, tol=tol, **given)
+        start, placed = result.centers if steps.begun is None else steps.begun, normalization.on_sphere
+        return lloyd(rows, start, max_iter=max_iter, tol=tol, on_step=steps.step, placed=placed)
 
 
 def _block(coreset: Part) -> Block:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import BlockLabels, Blocks, EvenRows
 from streamkm.cluster.centers.index import FEWEST_CENTERS
-from streamkm.cluster.lloyd import LloydResult, accelerated_lloyd, lloyd
+from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.moving_averages import STEPS_BEFORE, EpochsResult, Schedule, is_settled, moving_averages
 from streamkm.cluster.rows import Block
 from streamkm.core.progress import Stage
@@ -62,15 +62,15 @@ def iterated(
     """
     tol, max_iter, first = context.settings.tol, context.settings.max_iter, None
     if schedule is not None:
-        first = accelerated_lloyd(rows, start, max_iter=STEPS_BEFORE, tol=tol)
+        first = lloyd(rows, start, accelerated=True, max_iter=STEPS_BEFORE, tol=tol)
         if not is_settled(rows, first, schedule, context.settings.seed64("epochs")):
             return _averaged(context, rows, first, schedule)
         logger.info("no epochs: rows keep their clusters where centers are moved")
     with context.progress.stage("lloyd", max_iter, "steps") as stage:
         kept = StepCheckpoint(context.writer, "lloyd", stage, LloydResult)
         carries_on, begun = first is not None or (accelerated and tol > 0), kept.begun or first
-        algorithm = accelerated_lloyd if carries_on else lloyd
-        result = algorithm(rows, start, max_iter=max_iter, tol=tol, on_step=kept.step, begun=begun)
+        begin = start if begun is None else begun
+        result = lloyd(rows, begin, accelerated=carries_on, max_iter=max_iter, tol=tol, on_step=kept.step)
     return result, noted("lloyd", result)
 
 
@@ -130,20 +130,20 @@ def _steps_behind(
 
     The first step after the epochs shows their objective. Returns the result, and the number of all steps.
     """
-    stepped = partial(accelerated_lloyd, rows, tol=context.settings.tol)
+    stepped = partial(lloyd, rows, accelerated=True, tol=context.settings.tol)
     kept = StepCheckpoint(context.writer, "lloyd", stage, LloydResult)
     behind = kept.begun
     if behind is None:
         begun = LloydResult(moved.centers, float("nan"), 0, False, (), labels=first.labels)
-        behind = stepped(moved.centers, max_iter=1, on_step=kept.step, begun=begun)
+        behind = stepped(begun, max_iter=1, on_step=kept.step)
     if behind.history[0] <= first.inertia:
-        result = stepped(behind.centers, max_iter=schedule.n_steps, on_step=kept.step, begun=behind)
+        result = stepped(behind, max_iter=schedule.n_steps, on_step=kept.step)
         return result, STEPS_BEFORE + result.n_iter
     logger.info("epochs did not lower the objective: Lloyd's algorithm goes on from the step before them")
     kept = StepCheckpoint(context.writer, "lloyd-again", stage, LloydResult)
     begun = kept.begun or replace(first, labels=None)  # epochs have overwritten its labels
     n_left = context.settings.max_iter - moved.n_iter - behind.n_iter
-    result = stepped(begun.centers, max_iter=n_left, on_step=kept.step, begun=begun)
+    result = stepped(begun, max_iter=n_left, on_step=kept.step)
     return result, result.n_iter + behind.n_iter
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
-from streamkm.cluster.lloyd import accelerated_lloyd
+from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.model import Metric
 from streamkm.cluster.profile import euclidean_distances
 from streamkm.cluster.rows import NO_WEIGHTS, Block
@@ -279,7 +279,7 @@ class _Scoring:
         """Labels of all sampled rows by k-means of a block of them."""
         streams = Streams(*map(np.random.default_rng, seed.spawn(2)))
         start = start_centers(self.here, block, n_clusters, init="k-means++", n_init=STARTS, streams=streams)
-        found = accelerated_lloyd(LocalBlocks.of(self.here, block), start, max_iter=MAX_ITER, tol=TOL)
+        found = lloyd(LocalBlocks.of(self.here, block), start, accelerated=True, max_iter=MAX_ITER, tol=TOL)
         return LocalBlocks.of(self.here, self.block).labels(found.centers)
 
     def _inertia(self, labels: NDArray[np.int32]) -> float:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.lloyd import accelerated_lloyd
+from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.two_level import two_level_plusplus
 from streamkm.core.process import ONE_BLAS_THREAD
@@ -112,7 +112,7 @@ def _centers(X: NDArray[np.float32], k: int) -> NDArray[np.float64]:
     with ONE_BLAS_THREAD, open_executor(2) as executor:
         block = Block(X, row_d2norms(X), NO_WEIGHTS)
         start = two_level_plusplus(block, k, rng=np.random.default_rng(0), executor=executor)
-        return accelerated_lloyd(LocalBlocks.of(executor, block), start, max_iter=3, tol=1e-9).centers
+        return lloyd(LocalBlocks.of(executor, block), start, accelerated=True, max_iter=3, tol=1e-9).centers
 
 
 def _assigned(settings: Settings, what: str, X: NDArray[np.float32], centers: NDArray[np.float64], least: Any) -> Row:

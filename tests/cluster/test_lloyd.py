@@ -15,7 +15,7 @@ from sklearn.datasets import make_blobs
 from streamkm.cluster.blocks import Blocks, added
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
-from streamkm.cluster.lloyd import LloydResult, accelerated_lloyd, lloyd, original_centers, polish
+from streamkm.cluster.lloyd import LloydResult, lloyd, original_centers, polish
 from streamkm.cluster.rows import NO_WEIGHTS, Block, Totals, absorb_totals, add_rows, row_d2, row_d2norms
 from streamkm.cluster.sampling.row_sample import Sample, SampleCollector, SampleRule
 from streamkm.cluster.seeding import init
@@ -582,7 +582,7 @@ def test_an_accelerated_run_is_sooner_where_lloyd_ends_and_goes_lower(executor):
     for seed in range(5):
         start = X[rng(seed).permutation(len(X))[:40]]
         plain = lloyd(blocks, start, max_iter=500, tol=1e-5)
-        fast = accelerated_lloyd(blocks, start, max_iter=500, tol=1e-5)
+        fast = lloyd(blocks, start, accelerated=True, max_iter=500, tol=1e-5)
         assert fast.converged
         assert np.all(np.diff(fast.history) <= 0)
         after = lloyd(blocks, fast.centers, max_iter=1, tol=0)
@@ -600,7 +600,7 @@ def test_an_accelerated_run_stays_where_lloyd_stays(executor):
     X = overlapping(400)
     blocks = in_blocks(executor, X, 2)
     fixed = lloyd(blocks, X[:10], max_iter=500, tol=0).centers
-    again = accelerated_lloyd(blocks, fixed, max_iter=500, tol=1e-9)
+    again = lloyd(blocks, fixed, accelerated=True, max_iter=500, tol=1e-9)
     np.testing.assert_allclose(again.centers, fixed, rtol=0, atol=1e-12)
     assert again.n_iter <= 3
 
@@ -608,11 +608,11 @@ def test_an_accelerated_run_stays_where_lloyd_stays(executor):
 def test_an_accelerated_run_goes_on_where_it_was(executor):
     X = overlapping()
     steps = []
-    whole = accelerated_lloyd(in_blocks(executor, X), X[:30], max_iter=40, tol=1e-4, on_step=steps.append)
+    whole = lloyd(in_blocks(executor, X), X[:30], accelerated=True, max_iter=40, tol=1e-4, on_step=steps.append)
     assert whole.n_iter > 5
     for begun in steps[:-1]:
         kept = unpack(LloydResult, pack(begun))
-        again = accelerated_lloyd(in_blocks(executor, X), X[:30], max_iter=40, tol=1e-4, begun=kept)
+        again = lloyd(in_blocks(executor, X), kept, accelerated=True, max_iter=40, tol=1e-4)
         np.testing.assert_array_equal(again.centers, whole.centers)
         assert again.history == whole.history
 
@@ -625,7 +625,7 @@ def test_an_accelerated_run_that_goes_on_at_its_best_means_does_not_go_back_to_t
     lower = fixed.inertia * (1 - 1e-13)
     begun = LloydResult(fixed.centers, lower, 2, False, (lower, lower), means=fixed.centers, pace=0)
     kept = unpack(LloydResult, pack(begun))
-    found = accelerated_lloyd(blocks, X[:10], max_iter=20, tol=1e-9, begun=kept)
+    found = lloyd(blocks, kept, accelerated=True, max_iter=20, tol=1e-9)
     assert (found.n_iter, found.converged) == (3, True)
     np.testing.assert_allclose(found.centers, fixed.centers, rtol=0, atol=1e-12)
 
@@ -633,7 +633,7 @@ def test_an_accelerated_run_that_goes_on_at_its_best_means_does_not_go_back_to_t
 def test_an_accelerated_run_refills_clusters_that_lost_their_rows(executor):
     X = np.concatenate([overlapping(300), [[50.0] * 6]])
     start = np.concatenate([X[:5], np.full((2, 6), 1e3)])
-    found = accelerated_lloyd(in_blocks(executor, X, 2), start, max_iter=100, tol=1e-6)
+    found = lloyd(in_blocks(executor, X, 2), start, accelerated=True, max_iter=100, tol=1e-6)
     assert found.centers.shape == (7, 6)
     assert len(np.unique(naive.nearest(X, found.centers)[0])) == 7
 

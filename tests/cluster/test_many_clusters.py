@@ -21,7 +21,7 @@ from streamkm.cluster.centers.index import (
 from streamkm.cluster.centers.nearest import INDEXED_ROWS, NearestCenters
 from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.in_memory import LocalBlocks, cut
-from streamkm.cluster.lloyd import LloydResult, accelerated_lloyd, lloyd
+from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.model import Model
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.init import local_search
@@ -448,14 +448,14 @@ def test_steps_go_on_from_what_was_saved(whole):
     with open_executor(2) as executor:
         pieces = held(executor, X, NO_WEIGHTS, whole)
         saved = []
-        found = accelerated_lloyd(
-            pieces, start, max_iter=13, tol=1e-9,
+        found = lloyd(
+            pieces, start, accelerated=True, max_iter=13, tol=1e-9,
             on_step=lambda state: saved.append(pack(replace(state, labels=None))),
         )  # fmt: skip
         assert len(saved) == found.n_iter > 4
         for record in saved:
             begun = unpack(LloydResult, record)
-            again = accelerated_lloyd(pieces, begun.centers, max_iter=13, tol=1e-9, begun=begun)
+            again = lloyd(pieces, begun, accelerated=True, max_iter=13, tol=1e-9)
             np.testing.assert_array_equal(again.centers, found.centers)
             assert again.history == found.history
 

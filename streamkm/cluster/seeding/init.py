@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.lloyd import LloydResult, accelerated_lloyd, filled
+from streamkm.cluster.lloyd import LloydResult, filled, lloyd
 from streamkm.cluster.rows import Block
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, ls_plusplus, random_rows, recombined, seedings
 from streamkm.cluster.seeding.search_set import (
@@ -183,11 +183,11 @@ def best_start(
         if init == "ls++":
             centers = ls_plusplus(block, centers, n_steps=SWAPS_PER_CLUSTER * n_clusters, rng=streams.search)
         centers = filled(pieces, centers, n_clusters)
-        result = accelerated_lloyd(pieces, centers, max_iter=n_steps, tol=START_TOL)
+        result = lloyd(pieces, centers, accelerated=True, max_iter=n_steps, tol=START_TOL)
         if init == "k-means++":
             if best is not None and n_clusters < FEWEST_CENTERS:
                 mixed = recombined(pieces, best, result.centers)
-                mixed_result = accelerated_lloyd(pieces, mixed, max_iter=n_steps, tol=START_TOL)
+                mixed_result = lloyd(pieces, mixed, accelerated=True, max_iter=n_steps, tol=START_TOL)
                 result = min(result, mixed_result, key=_by_quality)
             result = local_search(block, pieces, result, rng=streams.search, promise=PROMISED if brief else 0.0)
         if best is None or _by_quality(result) < best_quality:
@@ -218,7 +218,7 @@ def _best_apart(
         drawn = drawn_set(executor, some, pieces, n_clusters, n_drawn, streams.search)
         around, shift = centered(executor, drawn)
         centers = filled(pieces, best_start(executor, around, n_clusters, **options) + shift, n_clusters)
-        result = accelerated_lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL)
+        result = lloyd(pieces, centers, accelerated=True, max_iter=START_STEPS, tol=START_TOL)
         best = result if best is None else min(best, result, key=_by_quality)
         inertias.append(result.inertia)
     return local_search(block, pieces, best, rng=streams.search).centers
