@@ -250,7 +250,9 @@ def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | N
     by_part, cuts = rows_by_label(home[order], len(parts))
     taken = [by_part[start:stop] for start, stop in pairwise(cuts)]  # places in the result of each part's rows
     firsts = accumulate(n_rows, initial=0)
-    homes = [(part, order[places] - first, places) for part, first, places in zip(parts, firsts, taken, strict=False)]
+    homes: list[tuple[Any, NDArray[np.intp], NDArray[np.int64]]] = [
+        (part, order[places] - first, places) for part, first, places in zip(parts, firsts, taken, strict=False)
+    ]
     if isinstance(parts[0], np.ndarray):
         out = np.empty((len(order), parts[0].shape[1]), parts[0].dtype)
         for part, rows, places in homes:
