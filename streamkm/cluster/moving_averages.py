@@ -76,8 +76,8 @@ class Schedule:
         center and five steps on all rows ended 0.06 to 0.5 % above epochs on all rows.
         """
         n_rows = n_rows if n_drawn is None else n_drawn
-        few = n_clusters < FEWEST_CENTERS or n_rows < cls.fewest_rows(n_clusters) or max_iter < FEWEST_STEPS
-        if few or (stored is not None and stored < LEAST_STORED):
+        few = n_clusters < FEWEST_CENTERS or n_rows < FEWEST_BATCHES * BATCH_ROWS * n_clusters
+        if few or max_iter < FEWEST_STEPS or (stored is not None and stored < LEAST_STORED):
             return None
         n_epochs = EPOCHS if n_rows >= FEW_ROWS * n_clusters else MORE_EPOCHS
         small = n_clusters >= MANY_CENTERS and n_rows < VERY_FEW_ROWS * n_clusters
@@ -91,11 +91,6 @@ class Schedule:
         n_steps = STEPS_BEHIND if n_clusters < MANY_CENTERS or n_drawn is not None else MANY_STEPS_BEHIND
         n_steps = min(n_steps, max_iter - STEPS_BEFORE - n_epochs)
         return cls(n_epochs, n_batches, n_steps, rate, n_drawn)
-
-    @staticmethod
-    def fewest_rows(n_clusters: int) -> int:
-        """Fewest rows for which there are epochs."""
-        return FEWEST_BATCHES * BATCH_ROWS * n_clusters
 
     def rate_of(self, epoch: int, batch: int) -> float:
         """The rate of a batch: near a half cosine, by products alone, so that no library's cosine is trusted."""

@@ -340,7 +340,7 @@ class StreamKernelKMeans(DescribedKMeans):
         given = parameters_of(self)
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
-        sizes, settings = self._chosen(source, 0)
+        sizes, _ = self._chosen(source, 0)
         return plan_kernel_fit(
             source,
             n_clusters=given.n_clusters,
@@ -354,7 +354,7 @@ class StreamKernelKMeans(DescribedKMeans):
             n_neighbors=neighbor_landmarks(given),
             near=given.gamma == "neighbors",
             resources=resources_of(given, memory_limit),
-        ).with_epochs(settings, stored=None)
+        )
 
     def _chosen(self, source: RowSource, seed: int) -> tuple[KernelSizes, KernelSettings]:
         """The sizes of a fit, and its settings with this seed."""

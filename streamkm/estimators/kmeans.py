@@ -41,7 +41,7 @@ from streamkm.passes.reader import Invalid, RowReader
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.plan import Plan
-from streamkm.planning.request import STORED_ENTRY_BYTES, Resources, is_dense
+from streamkm.planning.request import Resources
 from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch, SketchOptions, full_options, sketch_class
 from streamkm.sources.base import RowSource
@@ -442,11 +442,7 @@ class StreamKMeans(DescribedKMeans):
         options = replace(given.sketch, assign_space="original") if given.metric == "spherical" else given.sketch
         asked = {"n_clusters": given.n_clusters, "options": options, "refine": given.refine, "coreset": given.coreset}
         resources = resources_of(given, memory_limit, gathers_labels=gathers_labels)
-        plan = plan_fit(rows, resources, weighted=total_weight is not None, **asked)
-        stored = None
-        if not is_dense(rows, given.sketch.sketch, plan.sketch, plan.n_components):
-            stored = plan.memory_model.rows.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)
-        return plan.with_epochs(settings_of(self, 0), stored=stored)
+        return plan_fit(rows, resources, weighted=total_weight is not None, **asked)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

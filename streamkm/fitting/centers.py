@@ -27,8 +27,7 @@ from streamkm.fitting.iterations import StepCheckpoint, iterated, noted
 from streamkm.fitting.reading import NormalizedRows
 from streamkm.fitting.state import Clustering, SampleView
 from streamkm.passes.sketch import Sketched
-from streamkm.planning.plan import epoch_schedule, stored_share
-from streamkm.planning.process import MUCH_ROOM, SEARCH
+from streamkm.planning.process import SEARCH
 from streamkm.sketches import Sketch
 
 
@@ -78,13 +77,9 @@ def find_clusters(context: FitContext, found: NormalizedRows) -> Clustering:
         schedule = None
         is_iterated = not (space == "original" and sketch.needs_polishing and plan.cluster_on == "sample")
         if is_iterated:
-            room = None if rows.executor.joins_here else plan.epoch_room or MUCH_ROOM  # if workers hold the rows
-            given: dict[str, Any] = {
-                "stored": stored_share(clustered.X),
-                "counted": plan.n_rows is not None,
-                "room": room,
-            }
-            schedule = epoch_schedule(rows.n_rows, settings, plan.cluster_on, **given)
+            X, here = clustered.X, rows.executor.joins_here
+            stored = None if isinstance(X, np.ndarray) else X.nnz / max(1, X.shape[0] * X.shape[1])
+            schedule = plan.epochs(settings, rows.n_rows, stored=stored, here=here)
         start = _start(context, found, clustered, averaged=schedule is not None)
     trim_heap(plan.limit_bytes)
     if is_iterated:

@@ -5,75 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from streamkm.cluster.model import Space
 from streamkm.cluster.moving_averages import DRAWN_ROWS, GATHERED_ROWS, Schedule
 from streamkm.cluster.sampling.coreset import CoresetRule, Method
 from streamkm.core.display import Lines, aligned
-from streamkm.core.matrix import Matrix
 from streamkm.core.memory import human_bytes
 from streamkm.passes.sizes import ClusterOn
 from streamkm.planning.memory import MemoryModel
-from streamkm.planning.process import EpochRoom, PlannedWorkers, excess_bytes
-from streamkm.sketches import sketch_class
+from streamkm.planning.process import MUCH_ROOM, EpochRoom, PlannedWorkers, excess_bytes
 
 STAGE_NAMES = {"idf": "document frequencies", "by rows": "sorting entries by rows", "fill": "column means"}
 MANY_CENTERS = "two-level k-means++, then a search among neighbouring centers; labels are exact, by an index"
 _MAIN = ("sketch", "assignment", "passes", "bytes read", "memory", "worker memory")  # main lines for users
-
-
-def epoch_schedule(
-    n_rows: int,
-    asked: Any,
-    cluster_on: ClusterOn,
-    *,
-    stored: float | None = None,
-    counted: bool = True,
-    room: EpochRoom | None = None,
-) -> Schedule | None:
-    """Epochs on `n_rows` rows, by the settings of a fit; None if Lloyd's algorithm is expected or as good.
-
-    `stored`: share of the sketched rows' entries that are stored; None: rows are dense. `counted`: whether the plan
-    knows about how many rows there are. `room`: None: rows are held where epochs run.
-    """
-    plain = not asked.searches or asked.n_init == 1 or asked.tol == 0
-    # a batch would read all rows from disk; rows that are not counted may lie there, unless workers hold them
-    if plain or cluster_on == "spilled" or (cluster_on == "blocks" and not counted):
-        return None
-    n_clusters, n_drawn = asked.n_clusters, None
-    if room is not None and n_rows > min(room.gathered, GATHERED_ROWS * n_clusters):
-        n_drawn = min(n_rows, DRAWN_ROWS * n_clusters, max(room.drawn, room.here))
-    made = Schedule.of(n_rows, n_clusters, asked.max_iter, stored=stored, n_drawn=n_drawn)
-    if made is None or room is None:
-        return made
-    return replace(made, place="worker" if (n_drawn or 0) <= room.drawn else "client")
-
-
-def stored_share(X: Matrix) -> float | None:
-    """Share of the entries of sparse rows that are stored; None for dense rows."""
-    return None if isinstance(X, np.ndarray) else X.nnz / max(1, X.shape[0] * X.shape[1])
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedEpochs:
-    """Epochs that a fit will run."""
-
-    schedule: Schedule | None  # None if the number of rows is unknown
-    n_rows: int  # of the epochs; if their number is unknown, the fewest with epochs
-    exact: bool = True  # whether the fit will find as many
-
-    def __str__(self) -> str:
-        if self.schedule is None:
-            return f"if there are {self.n_rows:,} rows or more; the first pass counts them"
-        n_epochs, n_batches, n_drawn = self.schedule.n_epochs, self.schedule.n_batches, self.schedule.n_drawn
-        about, n_rows = "" if self.exact else "about ", self.n_rows if n_drawn is None else n_drawn
-        said = f"{about}{n_epochs} of {n_batches:,} batches of {n_rows // n_batches:,} rows"
-        if self.schedule.place:
-            said += ", on all rows" if n_drawn is None else f", on {n_drawn:,} rows drawn evenly"
-            said += " in one worker" if self.schedule.place == "worker" else " in this process"
-        then = "" if n_drawn is None else " on all rows in all workers"
-        return f"{said}, then at most {self.schedule.n_steps} steps of Lloyd's algorithm{then}"
 
 
 @dataclass(frozen=True)
@@ -111,8 +54,6 @@ class Plan(PlannedSketch, Lines):
     # bytes of spilled rows that stay in memory; None if rows are not spilled
     block_room: int | None = None
     rereads: bool = False  # whether the other rows are read again from the source, not from a copy
-    # of moving averages, between steps of Lloyd's algorithm; None: no epochs
-    epochs: PlannedEpochs | None = None
     passes: int
     # passes before rows are made: "categories", "idf"
     passes_before: tuple[str, ...] = ()
@@ -137,11 +78,6 @@ class Plan(PlannedSketch, Lines):
     # memory of the workers of a Dask cluster, which read rows and hold those that are sketched; None without one
     workers: PlannedWorkers | None = None
 
-    @property
-    def from_source(self) -> int:
-        """Passes that read the source; the others read cached rows."""
-        return 1 + len(self.passes_before) if self.cached_bytes else self.passes
-
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """The rule that draws the coreset; None without one."""
         if self.cluster_on != "coreset":
@@ -161,28 +97,29 @@ class Plan(PlannedSketch, Lines):
         space, counts = self.space_for(n_features), range(self.n_threads, 1, -1)
         return next((count for count in counts if self._fits(self.memory_model, n_features, space, count)), 1)
 
-    def with_epochs(self, asked: Any, *, stored: float | None) -> Plan:
-        """The plan with the epochs of a fit, as far as known before the first read; `stored` as in `epoch_schedule`."""
-        on_sample, counted = self.cluster_on == "sample", self.n_rows is not None
-        if on_sample and self.expected_space == "original" and sketch_class(self.sketch).needs_polishing:
-            return self  # centers move by steps on the row sample, in the original space only
-        n_rows = Schedule.fewest_rows(asked.n_clusters) if self.n_rows is None else self.n_rows
-        if counted and on_sample:
-            n_rows = min(n_rows, self.sample_rows)
-        elif counted and self.cluster_on == "coreset":
-            n_rows = min(n_rows, self.memory_model.coreset_rows)
-        room = self.epoch_room
-        schedule = epoch_schedule(n_rows, asked, self.cluster_on, stored=stored, counted=counted, room=room)
-        if schedule is not None and not counted:
-            return replace(self, epochs=PlannedEpochs(None, n_rows, exact=False))
-        exact = self.knows_rows and self.cluster_on != "coreset" and stored is None
-        return replace(self, epochs=None if schedule is None else PlannedEpochs(schedule, n_rows, exact))
+    def epochs(self, asked: Any, n_rows: int, *, stored: float | None, here: bool) -> Schedule | None:
+        """Epochs on `n_rows` rows, by the settings of a fit; None if Lloyd's algorithm is expected or as good.
+
+        `stored`: share of the rows' entries that are stored; None: rows are dense. `here`: whether this process holds
+        the rows, not workers.
+        """
+        plain = not asked.searches or asked.n_init == 1 or asked.tol == 0
+        # a batch would read all rows from disk; rows that are not counted may lie there, unless workers hold them
+        if plain or self.cluster_on == "spilled" or (self.cluster_on == "blocks" and self.n_rows is None):
+            return None
+        n_clusters, n_drawn, room = asked.n_clusters, None, None if here else self.epoch_room
+        if room is not None and n_rows > min(room.gathered, GATHERED_ROWS * n_clusters):
+            n_drawn = min(n_rows, DRAWN_ROWS * n_clusters, max(room.drawn, room.here))
+        made = Schedule.of(n_rows, n_clusters, asked.max_iter, stored=stored, n_drawn=n_drawn)
+        if made is None or room is None:
+            return made
+        return replace(made, place="worker" if (n_drawn or 0) <= room.drawn else "client")
 
     @property
-    def epoch_room(self) -> EpochRoom | None:
-        """Room for epochs in one process if workers hold all rows; None if this process holds them."""
+    def epoch_room(self) -> EpochRoom:
+        """Room for epochs in one process if workers hold all rows."""
         if self.workers is None or self.cluster_on != "blocks":
-            return None
+            return MUCH_ROOM
         return self.workers.epoch_room(self.memory_model, self.limit_bytes - self.memory["cluster"])
 
     def _fits(self, sizes: MemoryModel, n_features: int, space: Space, n_threads: int) -> bool:
@@ -212,81 +149,63 @@ class Plan(PlannedSketch, Lines):
         return aligned(self.main_lines())
 
     def main_lines(self) -> list[tuple[str, str]]:
-        """Label and text of the main lines; on a Dask cluster, also of the epochs and the centers."""
-        more = () if self.workers is None else ("epochs", "centers")
-        return [pair for pair in self.lines() if pair[0] in (*_MAIN, *more)]
+        """Label and text of the main lines."""
+        return [pair for pair in self.lines() if pair[0] in _MAIN]
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""
-        readings = self.from_source
-        total = None if self.stored_bytes is None else self.stored_bytes * readings
+        rows = "known after the first pass" if self.n_rows is None else f"{self.n_rows:,}"
+        rows = rows if self.knows_rows or self.n_rows is None else f"about {rows}"
+        whole = self.n_rows is not None and self.n_rows <= self.sample_rows
+        chunks = "unknown number" if self.n_chunks is None else self.n_chunks
         stages = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
-        stages += f"; each includes {human_bytes(self.process_memory)} of the process itself"
         return [
             ("data", self.source),
-            ("rows", self._rows()),
+            ("rows", rows),
             ("features", "known after the first pass" if self.n_features is None else f"{self.n_features:,}"),
-            (
-                "chunks",
-                f"{'unknown number' if self.n_chunks is None else self.n_chunks} of {human_bytes(self.chunk_bytes)}",
-            ),
+            ("chunks", f"{chunks} of {human_bytes(self.chunk_bytes)}"),
             ("sketch", f"{self.sketch}, {self.n_components:,} components: {self.why_sketch}"),
-            ("row sample", self._sample()),
+            ("row sample", f"all {rows} rows" if whole else f"up to {self.sample_rows:,} rows"),
             ("clustering", self.why_regime),
-            *([] if self.epochs is None else [("epochs", str(self.epochs))]),
             ("assignment", self._assignment()),
             *([("centers", MANY_CENTERS)] if self.memory_model.many else []),
-            ("passes", f"{self.passes}{self._more()}"),
-            (
-                "bytes read",
-                "unknown"
-                if total is None
-                else f"{human_bytes(total)} ({readings} x {human_bytes(total // readings)}){self._kept()}",
-            ),
+            ("passes", self._passes()),
+            ("bytes read", self._read()),
             ("bytes written", self._written()),
             ("memory", f"{human_bytes(self.peak_bytes)} at the peak, of {human_bytes(self.limit_bytes)} allowed"),
-            ("stages", stages),
+            ("stages", f"{stages}; each includes {human_bytes(self.process_memory)} of the process itself"),
             *([] if self.workers is None else [("worker memory", str(self.workers))]),
         ]
 
-    def _rows(self) -> str:
-        if self.n_rows is None:
-            return "known after the first pass"
-        return f"{'' if self.knows_rows else 'about '}{self.n_rows:,}"
-
-    def _sample(self) -> str:
-        if self.n_rows is not None and self.n_rows <= self.sample_rows:
-            return f"all {self._rows()} rows"
-        return f"up to {self.sample_rows:,} rows"
-
-    def _more(self) -> str:
-        before = tuple(STAGE_NAMES.get(name, name) for name in (*self.passes_before, *self.finding_steps))
+    def _passes(self) -> str:
+        before = [STAGE_NAMES.get(name, name) for name in (*self.passes_before, *self.finding_steps)]
         first = f", the first for {' and '.join(before)}" if before else ""
-        more = self.more_passes
-        return first + (f", up to {more} more if the sample missed something" if more else "")
+        more = f", up to {self.more_passes} more if the sample missed something" if self.more_passes else ""
+        return f"{self.passes}{first}{more}"
 
-    def _kept(self) -> str:
-        return f"; rows stay in memory, up to {human_bytes(self.cached_bytes)}" if self.cached_bytes else ""
+    def _read(self) -> str:
+        if self.stored_bytes is None:
+            return "unknown"
+        # later passes read cached rows
+        each, readings = self.stored_bytes, 1 + len(self.passes_before) if self.cached_bytes else self.passes
+        kept = f"; rows stay in memory, up to {human_bytes(self.cached_bytes)}" if self.cached_bytes else ""
+        return f"{human_bytes(each * readings)} ({readings} x {human_bytes(each)}){kept}"
 
     def _assignment(self) -> str:
+        why = ""
         if self.assign_space is None:
-            about = f"about {self.memory_model.rows.n_features:,} features"
-            return f"in the {self.expected_space} space ({about} are expected; the first pass decides)"
-        by_limit = self.chooses_space and self.assign_space == "sketch"
-        why = ": centers of all features do not fit below the limit" if by_limit else ""
+            why = f" (about {self.memory_model.rows.n_features:,} features are expected; the first pass decides)"
+        elif self.chooses_space and self.assign_space == "sketch":
+            why = ": centers of all features do not fit below the limit"
         return f"in the {self.expected_space} space{why}"
 
     def _written(self) -> str:
-        block_room = self.block_room
-        if block_room is None:
+        if self.block_room is None:
             return "none"
+        rows = f"rows beyond {human_bytes(self.block_room)}"
         if self.rereads:
-            return f"none but for a checkpoint; rows beyond {human_bytes(block_room)} are read again in every step"
-        room = f"sketched rows beyond {human_bytes(block_room)}"
-        if self.n_rows is None:
-            return room
-        written = max(0, self.n_rows * (8 + self.memory_model.rows.block_row_bytes) - block_room)
-        return f"{room}, about {human_bytes(written)}; read again in every step"
+            return f"none but for a checkpoint; {rows} are read again in every step"
+        return f"sketched {rows}; read again in every step"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -14,10 +16,11 @@ from streamkm.cluster.moving_averages import EPOCHS, MORE_EPOCHS, Schedule, movi
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.engine import open_executor
 from streamkm.engine.dask import DaskCluster
+from streamkm.estimators.kmeans import settings_of
 from streamkm.planning.process import EpochRoom, PlannedWorkers
 from tests import naive
 from tests.dask_processes import assert_same_bits
-from tests.planning.test_plan import UnreadSource, plan
+from tests.planning.test_plan import UnreadSource
 from tests.planning.test_worker_memory import GIB, planned
 
 K = 70
@@ -186,8 +189,8 @@ def on_cluster(client):
 
 def test_epochs_take_one_call_of_a_cluster(client, calls):
     X, _ = made(30_000)
-    planned = dict(on_cluster(client).plan(X).lines())["epochs"]
-    assert ", on all rows in one worker, then at most 12 steps of Lloyd's algorithm" in planned
+    planned = on_cluster(client).plan(X).epochs(settings_of(on_cluster(client), 0), len(X), stored=None, here=False)
+    assert (planned.n_drawn, planned.place, planned.n_steps) == (None, "worker", 12)
     there = on_cluster(client).fit(X)
     assert [stage for stage in calls if "epoch" in stage] == ["epochs"]
     here = on_cluster(2).fit(X)
@@ -198,19 +201,21 @@ def test_epochs_take_one_call_of_a_cluster(client, calls):
 def test_epochs_on_drawn_rows_have_the_same_bits_in_a_worker_and_in_the_client(client, calls, monkeypatch):
     X, weights = made(30_000)
     few_rows(monkeypatch)
-    planned = dict(on_cluster(client).plan(X).lines())["epochs"]
-    assert "on 5,600 rows drawn evenly in one worker, then at most 12 steps of Lloyd's algorithm on all" in planned
+    planned = on_cluster(client).plan(X)
+    settings = settings_of(on_cluster(client), 0)
+    epochs = partial(planned.epochs, settings, len(X), stored=None, here=False)
+    assert (epochs().n_drawn, epochs().place, epochs().n_steps) == (5_600, "worker", 12)
     there = on_cluster(client).fit(X, sample_weight=weights)
     assert [stage for stage in calls if "epoch" in stage] == ["epochs"]
     monkeypatch.setattr(PlannedWorkers, "epoch_room", lambda *_: EpochRoom(0, 0, 10**6))
-    assert "5,600 rows drawn evenly in this process" in dict(on_cluster(client).plan(X).lines())["epochs"]
+    assert (epochs().n_drawn, epochs().place) == (5_600, "client")
     calls.clear()
     here = on_cluster(client).fit(X, sample_weight=weights)
     assert not [stage for stage in calls if "epoch" in stage]
     assert here.inertia_ == there.inertia_ <= 1.005 * on_cluster(2).fit(X, sample_weight=weights).inertia_
     np.testing.assert_array_equal(here.cluster_centers_, there.cluster_centers_)
     monkeypatch.setattr(PlannedWorkers, "epoch_room", lambda *_: EpochRoom(0, 0, 31 * K))
-    assert "epochs" not in dict(on_cluster(client).plan(X).lines())  # no process has room
+    assert epochs() is None  # no process has room
 
 
 def test_room_for_all_rows_does_not_depend_on_the_number_of_workers():
@@ -219,7 +224,6 @@ def test_room_for_all_rows_does_not_depend_on_the_number_of_workers():
     assert two.gathered == eight.gathered > 4_000_000
     assert two.drawn < eight.drawn < eight.gathered
     assert 0 < planned(source, 4 * GIB).epoch_room.gathered < two.gathered
-    assert plan(source).epoch_room is None
 
 
 @pytest.mark.parametrize(("spread", "n_groups", "settled"), [(0.05, K, True), (0.3, 2 * K, False), (0.8, K, False)])

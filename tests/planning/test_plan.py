@@ -751,40 +751,18 @@ EPOCHS = [
     ),
     pytest.param(rows_of_groups(9000), {"n_clusters": 64, "coreset": "sensitivity"}, 4, id="coreset"),
 ]  # fmt: skip
-FITTED = {"dense", "few-clusters", "bounded", "sparse-narrow", "coreset"}
-"""Of these, the cases that are fitted: with and without epochs, shortened, of a sketch, and of a coreset."""
 
 
 @pytest.mark.parametrize(("X", "options", "epochs"), EPOCHS)
-def test_epochs_are_planned(X, options, epochs):
-    planned = StreamKMeans(random_state=0, progress=False, **options).plan(X)
-    told = dict(planned.lines()).get("epochs")
-    assert (told is not None) == (epochs > 0)
-    if epochs:
-        schedule = planned.epochs.schedule
-        assert schedule.n_epochs == epochs
-        batch_rows = planned.epochs.n_rows // schedule.n_batches
-        batches = f"{epochs} of {schedule.n_batches} batches of {batch_rows:,} rows"
-        steps = f"then at most {schedule.n_steps} steps of Lloyd's algorithm"
-        assert told.removeprefix("about ") == f"{batches}, {steps}"
-
-
-@pytest.mark.parametrize(
-    ("X", "options", "epochs"),
-    [each for each in EPOCHS if each.id in FITTED],
-)
-def test_epochs_are_those_that_the_plan_tells(X, options, epochs, caplog):
+def test_epochs_run_where_they_serve(X, options, epochs):
     estimator = StreamKMeans(random_state=0, progress=False, **options)
     planned = estimator.plan(X)
-    with caplog.at_level("DEBUG", "streamkm.cluster.moving_averages"):
-        stages = {stage.name: stage for stage in estimator.fit(X).stages_}
-    assert ("epochs" in stages) == (epochs > 0)
+    stages = {stage.name: stage for stage in estimator.fit(X).stages_}
     assert str(estimator.plan_) == str(planned)
+    assert ("epochs" in stages) == (epochs > 0)
     if epochs:
-        schedule = planned.epochs.schedule
-        assert len(stages["epochs"].inertias) == schedule.n_epochs
-        assert f"epoch 1: {schedule.n_batches} batches" in caplog.text
-        assert 0 < len(stages["lloyd"].inertias) <= schedule.n_steps
+        assert len(stages["epochs"].inertias) == epochs
+        assert len(stages["lloyd"].inertias) > 0
 
 
 def test_stages_tell_the_objective_after_each_epoch_and_step():
@@ -795,14 +773,7 @@ def test_stages_tell_the_objective_after_each_epoch_and_step():
     assert fitted.inertia_ <= lloyd.inertias[-1] < 1.05 * fitted.inertia_  # in units of the data, and weighted
 
 
-def test_epochs_of_rows_that_are_not_counted_yet(tmp_path):
+def test_epochs_of_rows_that_are_not_counted_yet():
     X = rows_of_groups(5000)
-    estimator = StreamKMeans(70, random_state=0, progress=False, coreset="sensitivity")
-    told = "if there are 2,240 rows or more; the first pass counts them"
-    assert dict(estimator.plan(lambda: iter([X])).lines())["epochs"] == told
-    assert "epochs" in [stage.name for stage in estimator.fit(lambda: iter([X])).stages_]
-    assert "epochs" not in dict(StreamKMeans(63, coreset="sensitivity").plan(lambda: iter([X])).lines())
-    np.savetxt(tmp_path / "x.csv", X, delimiter=",", header="a,b,c,d,e,f,g,h", comments="")  # rows are estimated
-    assert dict(estimator.set_params(coreset="auto").plan(tmp_path / "x.csv").lines())["epochs"].startswith(
-        "about 8 of "
-    )
+    fitted = StreamKMeans(70, random_state=0, progress=False, coreset="sensitivity").fit(lambda: iter([X]))
+    assert "epochs" in [stage.name for stage in fitted.stages_]

@@ -17,6 +17,7 @@ from streamkm.engine import cluster_memory
 from streamkm.engine.dask_workers import SHARD_ROWS, WorkerMemory
 from streamkm.engine.memory import MIB, READ_BYTES
 from streamkm.estimators import kmeans
+from streamkm.estimators.kmeans import settings_of
 from streamkm.planning.process import HELD_SHARE, PlannedWorkers
 from streamkm.sources.chunks import ChunkRuns
 from tests.dask_processes import assert_same_bits
@@ -172,7 +173,7 @@ def test_rows_that_are_not_counted_are_held_by_workers():
     chunks = [np.zeros((10, 4))]
     got = StreamKMeans(2, coreset=None).plan(lambda: iter(chunks))
     assert got.cluster_on == "spilled"
-    assert got.epochs is None
+    assert got.epochs(settings_of(StreamKMeans(70), 0), 10**6, stored=None, here=True) is None
 
 
 def test_uncounted_rows_on_a_cluster(client):
@@ -220,11 +221,11 @@ def test_epochs_of_kernel_fits_keep_the_limit_of_workers(monkeypatch):
     for mib in (4096, 700, 640):
         monkeypatch.setattr(kmeans, "cluster_memory", lambda _, mib=mib: workers_of(mib * MIB))
         found = fit.plan(source)
-        told[mib] = found.epoch_room, dict(found.lines())["epochs"]
+        told[mib] = found.epoch_room, found.epochs(fit._chosen(source, 0)[1], 400_000, stored=None, here=False)
     rooms = [room.gathered for room, _ in told.values()]
     assert rooms[0] > 400_000 > rooms[1] > rooms[2]
-    assert "on all rows in one worker" in told[4096][1]
-    assert "102,400 rows drawn evenly in" in told[640][1]
+    assert (told[4096][1].place, told[4096][1].n_drawn) == ("worker", None)
+    assert told[640][1].n_drawn == 102_400
     monkeypatch.setattr(kmeans, "cluster_memory", lambda _: workers_of(400 * MIB))
     with pytest.raises(MemoryLimitError, match="start workers with a memory limit of at least"):
         fit.plan(source)
