@@ -7,18 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.cluster.centers.index import FEWEST_CENTERS
-from streamkm.cluster.seeding.draws import draw_rows
-from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine.memory import MIB
-from streamkm.passes.sizes import RowSizes
 from streamkm.planning.fit_plan import plan_request
 from streamkm.planning.memory import MapBytes
-from streamkm.planning.memory_budget import FEWEST_DRAWN
 from streamkm.planning.plan import Plan, PlannedSketch
-from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER, FitRequest, Resources
-from streamkm.sketches import KernelMap, Nystroem, SketchOptions
+from streamkm.planning.request import FitRequest, Resources
+from streamkm.sketches import Nystroem, SketchOptions
 from streamkm.sketches.kernel_columns import BATCH_ROWS
 from streamkm.sketches.kernel_map import gram_bytes
 from streamkm.sketches.sizing import kernel_columns, nystroem_columns
@@ -29,7 +24,6 @@ VIEW_ROWS = 5000  # sampled rows kept for the 2-D picture and for the estimate o
 SQUARES = 6  # of c x c numbers while the landmarks' matrix is inverted: it, its vectors, LAPACK's copies
 LIBRARY_MORE = 28 * MIB  # memory of kernel maps and LAPACK beyond a fit of `StreamKMeans`; measured
 COMBINED = 3  # of n x c numbers while kernel columns are combined: the combinations, twice, and the random matrix
-SMALLEST_SAMPLE_ROWS = 10_000  # fewer than k-means keeps: each costs its kernel values twice
 COLUMN_SKETCHES = ("gaussian", "signs", "srht", "countsketch")
 LANDMARK_SKETCHES = ("sampled-columns", "sub-gaussian", "sub-gaussian-entries", "ros")
 """Whose features are combinations of kernel values against drawn rows, without the root of the rows' own matrix."""
@@ -139,60 +133,6 @@ def _short(n_clusters: int, method: str, columns: int, rank: int, eps: float, as
     return f"eps={eps} asks for {asked:,} columns (coherence 1, constants 1); there are {columns:,}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRequest(FitRequest):
-    """The request of a kernel fit, which finds its map to features itself."""
-
-    columns: int  # sampled rows that the map needs
-    projected: bool  # whether all rows are read to find the projection
-    remedy: str = 'use fewer n_landmarks, a smaller rank, or fit_on="sample"'
-
-    @property
-    def sketch_answers(self) -> type[KernelMap]:
-        """The class that answers for the sketch."""
-        return KernelMap
-
-    @property
-    def found(self) -> bool:
-        """Whether the sketch is found on rows."""
-        return True
-
-    @property
-    def fit_passes(self) -> int:
-        """Passes that find the projection."""
-        return int(self.projected)
-
-    @property
-    def wanted_sample(self) -> int:
-        """Rows of the sample, if memory has room for them."""
-        return max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * self.n_clusters, self.columns)
-
-    @property
-    def fewest_sampled(self) -> int:
-        """Rows of the sample at least, for any limit."""
-        return max(self.n_clusters, self.columns)
-
-    @property
-    def searched_rows(self) -> int:
-        """Rows that starts are searched on."""
-        return search_rows(self.n_clusters, many=self.n_clusters >= FEWEST_CENTERS)
-
-    @property
-    def drawn_rows(self) -> int:
-        """Rows that the last pass draws; none if clusters of the landmarks are not improved."""
-        drawn = draw_rows(self.n_clusters, 8 + 4 * self.sketching.n_components)
-        return 0 if self.sketching.sketch == "two-step" or drawn < FEWEST_DRAWN else drawn
-
-    def row_sizes(self, sample_rows: int) -> RowSizes:
-        """Sizes of rows, which are dense as features."""
-        rank, n_rows = self.sketching.n_components, self.source.estimated_rows or sample_rows
-        width = self.source.estimated_features or rank
-        return RowSizes(
-            n_rows=n_rows, n_features=width, n_components=rank, row_bytes=self.row_bytes, block_row_bytes=4 * rank,
-            dense=True,
-        )  # fmt: skip
-
-
 def plan_kernel_fit(
     source: RowSource,
     *,
@@ -230,7 +170,12 @@ def plan_kernel_fit(
             )
         held = needed = n_rows or int(MOST_EVALUATIONS**0.5)
     why = f"{method}; {sizes.n_landmarks:,} columns" + (f"; {sizes.short}" if sizes.short else "")
-    request = KernelRequest(
+    # a landmark is held as floats, twice as laid out for products, or as entries and inverted lists
+    width = 0 if source.is_sparse else source.n_features or row_bytes // source.dtype.itemsize
+    landmark = 3 * row_bytes if source.is_sparse else (12 if np.can_cast(source.dtype, np.float32) else 16) * width
+    combined = COMBINED * 4 * held * columns if held > columns else 0
+    means = how == "kmeans"
+    request = FitRequest(
         source=source,
         n_clusters=n_clusters,
         options=SketchOptions(assign_space="sketch"),
@@ -239,25 +184,15 @@ def plan_kernel_fit(
         weighted=weighted,
         sketching=PlannedSketch(method, sizes.rank, why),
         row_bytes=row_bytes,
-        map=_map_bytes(source, row_bytes, columns, held, sizes.rank, means=how == "kmeans"),
-        columns=needed,
-        projected=all_rows and not near and method not in LANDMARK_SKETCHES,
+        map=MapBytes(
+            held=LIBRARY_MORE + held * (landmark + 4 * sizes.rank) + VIEW_ROWS * (row_bytes + 8 + 4 * sizes.rank),
+            call=BATCH_ROWS * (12 * columns + 4 * held + 16 * width),
+            finding=combined + SQUARES * 8 * columns**2 + 32 * columns * width * means,
+            pool_row=4 * width * means,
+            gram=gram_bytes(columns),
+            columns=needed,
+            projected=all_rows and not near and method not in LANDMARK_SKETCHES,
+        ),
+        remedy='use fewer n_landmarks, a smaller rank, or fit_on="sample"',
     )
     return plan_request(lambda: request, source, resources)
-
-
-def _map_bytes(source: RowSource, row_bytes: int, columns: int, held: int, rank: int, *, means: bool) -> MapBytes:
-    """Memory of a map with `columns` columns, `rank` features and `held` rows, and of the search for it.
-
-    A landmark is held as floats, twice as laid out for products, or as entries and inverted lists.
-    """
-    width = 0 if source.is_sparse else source.n_features or row_bytes // source.dtype.itemsize
-    landmark = 3 * row_bytes if source.is_sparse else (12 if np.can_cast(source.dtype, np.float32) else 16) * width
-    combined = COMBINED * 4 * held * columns if held > columns else 0
-    return MapBytes(
-        held=LIBRARY_MORE + held * (landmark + 4 * rank) + VIEW_ROWS * (row_bytes + 8 + 4 * rank),
-        call=BATCH_ROWS * (12 * columns + 4 * held + 16 * width),
-        finding=combined + SQUARES * 8 * columns**2 + 32 * columns * width * means,
-        pool_row=4 * width * means,
-        gram=gram_bytes(columns),
-    )

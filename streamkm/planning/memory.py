@@ -38,6 +38,8 @@ class MapBytes:
     finding: int  # while it is found on the sample, and of each sampled row that landmarks are means of
     pool_row: int
     gram: SketchFitBytes  # of the sums that its projection is found by
+    columns: int  # sampled rows that it needs
+    projected: bool  # whether all rows are read to find its projection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,28 +20,20 @@ from streamkm.passes.sizes import ClusterOn, RowSizes, Sizes
 from streamkm.planning.memory import MapBytes, MemoryModel
 from streamkm.planning.memory_budget import FEWEST_DRAWN, reading_of
 from streamkm.planning.plan import PlannedSketch
-from streamkm.sketches import DATA_DEPENDENT, Sketch, SketchAnswers, SketchOptions, n_directions, sketch_class
+from streamkm.sketches import DATA_DEPENDENT, KernelMap, SketchAnswers, SketchOptions, n_directions, sketch_class
 from streamkm.sources.base import RowSource
 
 STORED_ENTRY_BYTES = 8  # of a sketched sparse row: a value and its index
 
 
-def is_dense(source: RowSource, sketch: Any, kind: str, n_components: int) -> bool:
-    """Whether rows are dense once sketched."""
-    asked = sketch if isinstance(sketch, Sketch) else sketch_class(kind)
-    return not asked.sparsifies and not (source.is_sparse and asked.leaves_zeros(n_components))
-
-
-def block_row_bytes(source: RowSource, row_bytes: int, sketch: Any, kind: str, n_components: int) -> int:
-    """Approximate bytes of a sketched row; `sketch` may be made already."""
-    made = isinstance(sketch, Sketch)
-    asked = sketch if made else sketch_class(kind)
-    if asked.sparsifies:
+def block_row_bytes(source: RowSource, row_bytes: int, sketch: Any, n_components: int) -> int:
+    """Approximate bytes of a row that is sketched by a sketch, or by one of a class."""
+    if sketch.sparsifies:
         return STORED_ENTRY_BYTES * int(sketch.n_kept)
-    if not is_dense(source, sketch, kind, n_components):
-        entries = sketch.entries_per_stored if made else 1
-        return int(entries) * STORED_ENTRY_BYTES * row_bytes // (4 + source.dtype.itemsize)
-    single = np.can_cast(source.dtype, np.float32) or (source.is_sparse and asked.sparse_as_single)
+    if source.is_sparse and sketch.leaves_zeros(n_components):
+        entries = 1 if isinstance(sketch, type) else int(sketch.entries_per_stored)
+        return entries * STORED_ENTRY_BYTES * row_bytes // (4 + source.dtype.itemsize)
+    single = np.can_cast(source.dtype, np.float32) or (source.is_sparse and sketch.sparse_as_single)
     return (4 if single else 8) * n_components
 
 
@@ -55,6 +47,7 @@ def float_row_bytes(source: RowSource, row_bytes: int) -> int:
 
 SAMPLE_ROWS_PER_CLUSTER = 1000  # centers of s sampled rows cost k / s of the objective: 0.1 percent
 SMALLEST_SAMPLE_ROWS = 50_000
+SMALLEST_MAPPED_ROWS = 10_000  # of a kernel: each costs its kernel values twice
 SERVING_PER_CLUSTER = 200  # with fewer, the sample alone costs more than half a percent: all rows are sketched
 # what the sample is not made smaller than for want of memory: so many rows, or bytes where rows are wide
 FEWEST_SAMPLED, FEWEST_PER_CLUSTER, SMALLEST_SAMPLE_BYTES = 1000, 20, 8 * MIB
@@ -99,7 +92,14 @@ class FitRequest:
     def sketch_answers(self) -> SketchAnswers | type[SketchAnswers]:
         """The sketch if it is made already, else its class."""
         given = self.options.sketch
+        if self.map is not None:
+            return KernelMap
         return sketch_class(self.sketching.sketch) if isinstance(given, str) else given
+
+    @property
+    def dense(self) -> bool:
+        """Whether rows are dense when they are clustered, but for sketches that leave zeros."""
+        return self.map is not None or not self.source.is_sparse
 
     @property
     def rereads(self) -> bool:
@@ -109,7 +109,8 @@ class FitRequest:
     @property
     def found(self) -> bool:
         """Whether the sketch is found on rows."""
-        return self.sketching.sketch in DATA_DEPENDENT and isinstance(self.options.sketch, str)
+        by_name = self.sketching.sketch in DATA_DEPENDENT and isinstance(self.options.sketch, str)
+        return self.map is not None or by_name
 
     @property
     def streamed(self) -> bool:
@@ -119,12 +120,13 @@ class FitRequest:
     @property
     def fit_passes(self) -> int:
         """Passes that find the sketch."""
-        return int(self.streamed)
+        return int(self.streamed if self.map is None else self.map.projected)
 
     @property
     def wanted_sample(self) -> int:
         """Rows of the sample, if memory has room for them."""
-        return max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * self.n_clusters)
+        fewest = SMALLEST_SAMPLE_ROWS if self.map is None else max(SMALLEST_MAPPED_ROWS, self.map.columns)
+        return max(fewest, SAMPLE_ROWS_PER_CLUSTER * self.n_clusters)
 
     def serves(self, sample_rows: int) -> bool:
         """Whether centers may be found on a sample of `sample_rows` rows alone."""
@@ -134,20 +136,22 @@ class FitRequest:
     @property
     def fewest_sampled(self) -> int:
         """Rows of the sample at least, for any limit."""
+        if self.map is not None:
+            return max(self.n_clusters, self.map.columns)
         few = max(FEWEST_SAMPLED, FEWEST_PER_CLUSTER * self.n_clusters)
         return max(self.n_clusters, min(few, self.wanted_sample, SMALLEST_SAMPLE_BYTES // self.row_bytes))
 
     @property
     def searched_rows(self) -> int:
         """Rows on which starts are searched, if memory has room for them."""
-        many = not self.source.is_sparse and self.n_clusters >= FEWEST_CENTERS
-        return search_rows(self.n_clusters, many=many)
+        return search_rows(self.n_clusters, many=self.dense and self.n_clusters >= FEWEST_CENTERS)
 
     @property
     def drawn_rows(self) -> int:
-        """Rows that the last pass draws by their share of the objective."""
-        drawn = draw_rows(self.n_clusters, self.row_bytes)
-        return 0 if self.once or drawn < FEWEST_DRAWN else drawn
+        """Rows that the last pass draws by their share of the objective; none if landmarks' clusters are the result."""
+        row_bytes = self.row_bytes if self.map is None else 8 + 4 * self.sketching.n_components
+        drawn = draw_rows(self.n_clusters, row_bytes)
+        return 0 if self.once or self.sketching.sketch == "two-step" or drawn < FEWEST_DRAWN else drawn
 
     @property
     def spaces(self) -> tuple[Space, ...]:
@@ -210,17 +214,17 @@ class FitRequest:
 
     def row_sizes(self, sample_rows: int) -> RowSizes:
         """Sizes of rows; if their number is unknown, of as many as are sampled."""
-        source, kind, n_components = self.source, self.sketching.sketch, self.sketching.n_components
-        block = block_row_bytes(source, self.row_bytes, self.options.sketch, kind, n_components)
+        source, n_components, mapped = self.source, self.sketching.n_components, self.map is not None
+        block = block_row_bytes(source, self.row_bytes, self.sketch_answers, n_components)
         return RowSizes(
             n_rows=source.estimated_rows or sample_rows,
             n_features=self._n_features,
             n_components=n_components,
             row_bytes=self.row_bytes,
-            block_row_bytes=block,
+            block_row_bytes=4 * n_components if mapped else block,
             sample_floats=float_row_bytes(source, self.row_bytes),
-            itemsize=4 if source.is_sparse or np.can_cast(source.dtype, np.float32) else 8,
-            dense=not source.is_sparse,
+            itemsize=4 if mapped or source.is_sparse or np.can_cast(source.dtype, np.float32) else 8,
+            dense=self.dense,
             n_occurring=self._n_occurring,
         )
 
@@ -232,40 +236,34 @@ POLISHED = (
 )
 ON_ALL = "on all sketched rows, seeding too: they are at most ten times as many as would be sampled"
 ALONG = "on all rows, along directions that are found on a few rows read ahead"
-SPILLED = "; what memory does not hold of them is written to disk"
-FEW_IN_MEMORY = "on a sensitivity coreset of the sketched rows: all of them would not fit in memory"
-FEW_ON_WORKERS = "on a sensitivity coreset of the sketched rows: all of them would not fit in the workers' memory"
 MOST_PROJECTED = 10  # times the sample: more rows take longer to cluster than to read
 
 
 def regimes(request: FitRequest, sample_rows: int, *, on_cluster: bool = False) -> dict[ClusterOn, str]:
     """The regimes of k-means, best first, each with its reason, for a sample of `sample_rows` rows."""
-    coreset, why = request.coreset, ""
+    coreset, n_rows = request.coreset, request.source.estimated_rows
     found: dict[ClusterOn, str] = {}
     if request.once:
         why = "on all sketched rows, whose labels are the result: the data can be walked once only"
     elif coreset is None:
         why = "on all sketched rows, as you chose"
-    elif coreset == "uniform" or (request.found and coreset == "auto"):
-        if coreset == "uniform" or request.serves(sample_rows):
-            directions = "" if coreset == "uniform" or request.streamed else ", which its directions are found on"
-            return {"sample": f"on the row sample{directions}"}
-        why = f"on all sketched rows: memory has no room for {SERVING_PER_CLUSTER} sampled rows a cluster"
+    elif coreset == "uniform" or (coreset == "auto" and request.found and request.serves(sample_rows)):
+        return {"sample": "on the row sample"}
     elif coreset != "auto":
         return {"coreset": f"on a {coreset} coreset of the sketched rows, as you chose"}
+    elif request.found:
+        why = f"on all sketched rows: memory has no room for {SERVING_PER_CLUSTER} sampled rows a cluster"
     elif request.polishes:
         # a sketch of more rows would only find starts for polishing on the sample: the sample finds them as well
-        return {"sample": WHOLE if (request.source.estimated_rows or np.inf) <= sample_rows else POLISHED}
+        return {"sample": WHOLE if n_rows is not None and n_rows <= sample_rows else POLISHED}
     else:
-        as_they_are = request.sketch_answers.is_identity
-        why = (
-            f"on all {'rows, which are kept as they are' if as_they_are else 'sketched rows: labels are of the sketch'}"
-        )
-        found["coreset"] = FEW_ON_WORKERS if on_cluster else FEW_IN_MEMORY
+        why = "on all rows, in the space of their labels"
+        room = "the workers' memory" if on_cluster else "memory"
+        found["coreset"] = f"on a sensitivity coreset of the sketched rows: all of them would not fit in {room}"
     if on_cluster:  # workers hold the rows, and nothing of them is written here
         return {"blocks": why, **found}
-    spilled = f"{why}{'; a coreset would not fit in memory' if found else ''}{'' if request.rereads else SPILLED}"
-    if request.source.estimated_rows is None:  # whether memory holds rows that are not counted is not known
+    spilled = why if request.rereads else f"{why}; what memory does not hold of them is written to disk"
+    if n_rows is None:  # whether memory holds rows that are not counted is not known
         return {"spilled": spilled, **found}
     return {"blocks": why, **found, "spilled": spilled}
 

@@ -14,7 +14,7 @@ from streamkm.planning.memory import pca_rows
 from streamkm.planning.memory_budget import MemoryBudget, accepted, checked, largest_chunk, reading_of, smaller_sizes
 from streamkm.planning.plan import PlannedSketch
 from streamkm.planning.request import block_row_bytes, float_row_bytes
-from streamkm.sketches import DATA_DEPENDENT
+from streamkm.sketches import DATA_DEPENDENT, sketch_class
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunks import decoded_row_bytes
 
@@ -53,7 +53,7 @@ def plan_sweep(
     n_features = source.estimated_features or m
     found = 16 * min(n_rows, pca_rows(n_features, m)) * n_features if kind in DATA_DEPENDENT else 0
     sample = n_rows * (row_bytes + PLACED)
-    row = PLACED + row_bytes + 2 * block_row_bytes(source, row_bytes, kind, kind, m)
+    row = PLACED + row_bytes + 2 * block_row_bytes(source, row_bytes, sketch_class(kind), m)
     working = n_rows * (row + max(row_bytes, float_row_bytes(source, row_bytes)))
     centers = CENTERS_COPIES * 8 * n_clusters * m
     sums = 3 * n_rows * row_bytes if source.is_sparse else 8 * n_clusters * n_features
@@ -82,7 +82,7 @@ def plan_store(
     `stored`: memory of the pass that writes a sketched chunk. Raises MemoryLimitError as `plan_sweep` does.
     """
     kind, m, row_bytes = sketch.sketch, sketch.n_components, decoded_row_bytes(source)
-    sketched, n_features = block_row_bytes(source, row_bytes, kind, kind, m), source.estimated_features or m
+    sketched, n_features = block_row_bytes(source, row_bytes, sketch_class(kind), m), source.estimated_features or m
     found = 16 * min(sample_rows, pca_rows(n_features, m)) * n_features
 
     def stages(reading: ReadingMemory) -> dict[str, int]:
