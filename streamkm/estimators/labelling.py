@@ -40,7 +40,9 @@ from streamkm.passes.labels import HeldLabels, check_labels_place, check_seen, l
 from streamkm.passes.predict import lazy_map, map_rows
 from streamkm.passes.reader import RowReader
 from streamkm.passes.sizes import UpdateSizes
-from streamkm.planning.memory_budget import MemoryBudget, accepted, with_line_limit
+from streamkm.planning.memory_budget import planned_line_limit
+from streamkm.planning.request import Resources
+from streamkm.planning.sample_plan import plan_labels
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import is_collection, store_of
 from streamkm.sources.prepared import PreparedRows
@@ -187,7 +189,7 @@ class Labelling:
     ):
         self.estimator, self.weights = estimator, Weights(NO_WEIGHTS) if weights is None else weights
         model = current_model(estimator) if model is None else model
-        executor, asked, limit = estimator.executor, estimator.chunk_bytes, estimator.memory_limit
+        executor, limit = estimator.executor, estimator.memory_limit
         stored = store_of(source)
         if stored is not None:
             from streamkm.stores.planned import model_on_store
@@ -195,18 +197,18 @@ class Labelling:
             model = model_on_store(model, stored)
         if model.preparation is not None:
             source = PreparedRows(source, model.preparation)
-        here, held, on_cluster = local_threads(executor), model.centers.nbytes, is_on_cluster(executor)
-
-        def planned(below: Any) -> tuple[int, int, int]:
-            budget = MemoryBudget.of(below, source, on_cluster=on_cluster)
-            return budget.labelling(source, asked, here, centers_bytes=held, n_columns=n_columns, update=update)
-
-        chunk_bytes, n_threads, peak = accepted(planned, limit)
-        source = with_line_limit(source, limit, peak, chunk_bytes, n_threads)
+        resources = Resources(
+            memory_limit=limit,
+            chunk_bytes=estimator.chunk_bytes,
+            n_threads=local_threads(executor),
+            on_cluster=is_on_cluster(executor),
+        )
+        plan = plan_labels(source, resources, centers_bytes=model.centers.nbytes, n_columns=n_columns, update=update)
+        source = planned_line_limit(source, limit, plan)
         self.model, self.n_columns = model, n_columns
-        self.reader = RowReader(source, chunk_bytes, model.metric, read_invalid(estimator))
+        self.reader = RowReader(source, plan.chunk_bytes, model.metric, read_invalid(estimator))
         self.progress = Progress(estimator.progress)
-        self._executor, self._n_threads, self._memory_limit = executor, n_threads, limit
+        self._executor, self._n_threads, self._memory_limit = executor, plan.n_threads, limit
 
     @contextmanager
     def context(self, **given: Any) -> Iterator[PassContext]:

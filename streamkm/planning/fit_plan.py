@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -129,46 +129,41 @@ MOST_ROUNDS = 2  # of further search, if `refine` is "auto"
 
 def plan_fit(source: RowSource, resources: Resources, *, n_clusters: int, options: SketchOptions, **asked: Any) -> Plan:
     """Decide how a fit will go, without reading rows; `asked`: parameters of a `FitRequest`."""
-
-    @cache
-    def request() -> FitRequest:
-        sketch, row_bytes = choose_sketch(source, options, n_clusters), decoded_row_bytes(source)
-        given = {"n_clusters": n_clusters, "options": options, **asked}
-        return FitRequest(source=source, sketching=sketch, row_bytes=row_bytes, **given)
-
-    return plan_request(request, source, resources)
+    MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster)  # whether it can be loaded whole
+    sketch, row_bytes = choose_sketch(source, options, n_clusters), decoded_row_bytes(source)
+    given = {"n_clusters": n_clusters, "options": options, **asked}
+    return plan_request(FitRequest(source=source, sketching=sketch, row_bytes=row_bytes, **given), resources)
 
 
-def plan_request(request: Callable[[], FitRequest], source: RowSource, resources: Resources) -> Plan:
-    """Decide how the fit of a request will go, after a check that a source that is loaded whole has room.
+def plan_request(request: FitRequest, resources: Resources) -> Plan:
+    """Decide how the fit of a request will go.
 
     Raises InvalidInputError: the source cannot be read as often as needed; InvalidParameterError: a parameter does not
     fit the data; MemoryLimitError: the projected memory exceeds the limit.
     """
+    if request.once:
+        request.check_once()
 
     def planned(of_workers: int) -> Plan:
         workers = tuple(replace(each, limit_bytes=max(each.limit_bytes, of_workers)) for each in resources.workers)
         given = replace(resources, workers=workers)
-        limit = resources.memory_limit
-        return accepted(lambda below: _planned(request, source, replace(given, memory_limit=below)), limit)
+        return accepted(lambda below: _planned(request, replace(given, memory_limit=below)), resources.memory_limit)
 
     return accepted(planned, 0, on_workers=True)
 
 
-def _planned(request: Callable[[], FitRequest], source: RowSource, resources: Resources) -> Plan:
+def _planned(asked: FitRequest, resources: Resources) -> Plan:
     """The plan below one limit."""
+    source = asked.source
     budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster, workers=resources.workers)
-    asked, chunk_bytes, n_threads = request(), resources.chunk_bytes, resources.n_threads
-    row_bytes, n_clusters = asked.row_bytes, asked.n_clusters
-    if asked.once:
-        asked.check_once()
+    chunk_bytes, n_threads, row_bytes = resources.chunk_bytes, resources.n_threads, asked.row_bytes
     first = Sizes(
         chunk_bytes=budget.chunk_bytes(source, chunk_bytes, row_bytes),
         sample_rows=max(asked.fewest_sampled, min(asked.wanted_sample, budget.most_sampled(row_bytes))),
         drawn_rows=asked.drawn_rows,
         keeps_sample=asked.refine == "auto" and not asked.once,
         searched_rows=asked.searched_rows,
-        fewest_searched=min(asked.searched_rows, max(FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER * n_clusters)),
+        fewest_searched=min(asked.searched_rows, max(FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER * asked.n_clusters)),
     )
     memory_model = asked.memory_model(first, resources)
     allowed = regimes(asked, first.sample_rows, on_cluster=resources.on_cluster)

@@ -195,4 +195,4 @@ def plan_kernel_fit(
         ),
         remedy='use fewer n_landmarks, a smaller rank, or fit_on="sample"',
     )
-    return plan_request(lambda: request, source, resources)
+    return plan_request(request, resources)

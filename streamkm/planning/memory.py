@@ -59,14 +59,20 @@ class MemoryModel(FitSizes):
     def stages(self, base: int) -> dict[str, int]:
         """Resident bytes of each stage at its peak, above what the process holds beside data."""
         reading, blocks = self.reading, self._held_blocks()
-        assign = reading.peak(Assign.memory(self, self.space)) + (blocks if self.once else 0)
+        sketched = self.sample_bytes + self._sketched_sample
+        # sparse rows of more features are not moved; a reader's library does not give all of it back: 31 MiB measured
+        framing = FRAME_ROWS * 8 * self.rows.n_features * (self.fitted or self.rows.n_features <= MOST_FEATURES)
+        left = reading.producer_bytes * self.many
         stages = {
             "sketch": reading.peak(SketchRows.memory(self, self.cluster_on, self.room)),
-            "cluster": self._clustering(blocks),
-            **self._polishing(blocks),
-            "assign": assign,
+            "cluster": sketched + framing + left + max(self.maps(), self._fitting, blocks + self._iterating()),
+            "assign": reading.peak(Assign.memory(self, self.space)) + (blocks if self.once else 0),
             **self._looking_further(),
         }
+        if self.space == "original" and self.rows.n_components != self.rows.n_features:
+            floats = self.kept_rows * self.rows.sample_floats if self.kept_rows == self.rows.n_rows else 0
+            steps = self._steps(self.rows.center_features, self.kept_rows)
+            stages["polish"] = sketched + blocks + floats + steps
         if self.sums_bytes:
             stages["prepare"] = reading.peak(Sums.memory(self))
         if self.ahead:
@@ -106,45 +112,29 @@ class MemoryModel(FitSizes):
         copied = not (same and rows.dense) or self.fitted or rows.sample_floats > 0 or self.map is not None
         return self.kept_rows * (8 + rows.block_row_bytes * copied)
 
-    def _clustering(self, blocks: int) -> int:
-        """Bytes of the search for centers and of all that is held meanwhile."""
-        searched = self.kept_rows if self.cluster_on == "sample" else self.rows.n_rows
-        searched = min(self.coreset_rows, searched) if self.cluster_on == "coreset" else searched
-        fitting, d, m = 0, self.rows.n_features, self.rows.n_components
-        framing = FRAME_ROWS * 8 * d if self.fitted or d <= MOST_FEATURES else 0  # sparse rows of more are not moved
-        if self.fitted and not self.directions:
-            fitting = 2 * self.rows.itemsize * min(self.kept_rows, pca_rows(d, m)) * d
-        # a reader's library does not give all of it back: 31 MiB measured
-        left = self.reading.producer_bytes * self.many
-        most = max(fitting, self.maps(), blocks + self._iterating(searched))
-        return self.sample_bytes + self._sketched_sample + framing + left + most
+    @property
+    def _fitting(self) -> int:
+        """Bytes of rows that directions are found on, if they are found on the sample."""
+        rows = self.rows
+        n_rows = min(self.kept_rows, pca_rows(rows.n_features, rows.n_components))
+        return 2 * rows.itemsize * n_rows * rows.n_features if self.fitted and not self.directions else 0
 
-    def _iterating(self, n_rows: int) -> int:
-        """Bytes of the search for centers on `n_rows` rows, without these rows."""
+    def _iterating(self) -> int:
+        """Bytes of the search for centers, without the rows that they are searched on."""
         in_blocks = self.cluster_on in ("blocks", "spilled")
+        n_rows = self.rows.n_rows if self.cluster_on != "sample" else self.kept_rows
+        n_rows = min(self.coreset_rows, n_rows) if self.cluster_on == "coreset" else n_rows
         searching = self.searching_bytes(n_rows, in_blocks=in_blocks)
         steps = self._steps(self.rows.n_components, n_rows, in_blocks=in_blocks)
         return max(searching, steps) if self.many else searching + steps  # many centers: searched rows are freed first
 
     def searching_bytes(self, n_rows: int, *, in_blocks: bool = True) -> int:
         """Bytes of the search for starts on `n_rows` rows, or on rows drawn from them, without these rows."""
-        searching = self._search(n_rows)
-        if in_blocks and self.chosen.sample_rows < n_rows <= self.chosen.searched_rows:
-            searching += ALL_SETS * n_rows * (PLACED_ROW_BYTES + self.rows.block_row_bytes)
+        centers, chosen, row_bytes = self.centers(self.rows.n_components), self.chosen, self.rows.block_row_bytes
+        searching = search_bytes(centers, n_rows, row_bytes, chosen.searched_rows, self.n_portions)
+        if in_blocks and chosen.sample_rows < n_rows <= chosen.searched_rows:
+            searching += ALL_SETS * n_rows * (PLACED_ROW_BYTES + row_bytes)
         return searching
-
-    def _search(self, n_rows: int) -> int:
-        """Bytes of the search on `n_rows` sketched rows, without these rows."""
-        centers, drawn = self.centers(self.rows.n_components), self.chosen.searched_rows
-        return search_bytes(centers, n_rows, self.rows.block_row_bytes, drawn, self.n_portions)
-
-    def _polishing(self, blocks: int) -> dict[str, int]:
-        """Bytes of polishing centers of original features on the sample, if that is done."""
-        if self.space != "original" or self.rows.n_components == self.rows.n_features:
-            return {}
-        floats = self.kept_rows * self.rows.sample_floats if self.kept_rows == self.rows.n_rows else 0
-        rows = self.sample_bytes + self._sketched_sample + blocks + floats
-        return {"polish": rows + self._steps(self.rows.center_features, self.kept_rows)}
 
     def _looking_further(self) -> dict[str, int]:
         """Bytes of the check for clusters that the sample missed, and of another search."""
@@ -158,7 +148,7 @@ class MemoryModel(FitSizes):
             stages["check"] = self.sample_bytes + looked_at + about + labels
         if self.chosen.keeps_sample:
             n_searched = self.kept_rows + drawn + self.n_clusters  # with a mean of each cluster
-            searched = self._search(n_searched) + self._steps(centers.width, n_searched)
+            searched = self.searching_bytes(n_searched, in_blocks=False) + self._steps(centers.width, n_searched)
             floats = ROUND_COPIES * n_searched * rows.float_bytes(self.space)
             stages["search"] = self.sample_bytes + floats + searched + labels
         return stages

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
 from math import ceil
 from typing import Any, TypeVar
 
@@ -19,21 +18,18 @@ from streamkm.core.memory import (
 )
 from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.memory import MIB, ReadingMemory
-from streamkm.passes.assign import Observe
 from streamkm.passes.gathered import CANDIDATES
-from streamkm.passes.predict import Values, labelled_bytes
-from streamkm.passes.sizes import Sizes, UpdateSizes
+from streamkm.passes.sizes import Sizes
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import HELD_SHARE, PlannedWorkers, excess_bytes, process_memory
 from streamkm.sources.base import RowSource
-from streamkm.sources.chunks import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
+from streamkm.sources.chunks import SMALLEST_CHUNK_BYTES, default_chunk_bytes
 from streamkm.sources.text_lines import LineLimit
 
 SAMPLE_BYTES = 256 * MIB
 LOADED_ROOM_MIB = 512  # beside data that are loaded whole, before anything is planned
 SHARE = 8  # of the memory for data, one part each for the row sample and for chunks
 KEPT_SHARE = 4  # without a limit: of the memory for data, one part for cached rows
-LARGE_CHUNKS = 1 << 20  # enough that all large states of a fold exist
 PLANNED_THREADS = 4  # that the chunks' part is shared by, however many there are: sizes do not depend on threads
 DRAWN_STEP, FEWEST_DRAWN = 4, 64  # rows that are drawn by their share of the objective: so many times fewer; at least
 
@@ -76,55 +72,6 @@ class MemoryBudget:
             return int(asked)
         share = SHARE * source.read_factor * PLANNED_THREADS
         return default_chunk_bytes(source, row_bytes=row_bytes, largest=int(self._room / share))
-
-    def labelling(
-        self,
-        source: RowSource,
-        asked: int | str,
-        n_threads: int,
-        *,
-        centers_bytes: int,
-        n_columns: int = 0,
-        update: UpdateSizes | None = None,
-    ) -> tuple[int, int, int]:
-        """Chunk bytes, threads and peak bytes of a pass that labels rows and computes `n_columns` values of each.
-
-        Results are counted like input rows, and chunks do not depend on `n_threads`. If even the smallest chunks have
-        no room for one thread, these are returned; only an `update` raises MemoryLimitError.
-        """
-        row_bytes, found_bytes = decoded_row_bytes(source), labelled_bytes(n_columns)
-        first = self.chunk_bytes(source, asked, row_bytes)
-        if asked == "auto":
-            first = max(1, first * row_bytes // max(row_bytes, found_bytes))
-
-        largest = cache(partial(largest_chunk, source))
-
-        def peak(sizes: Sizes, n_threads: int) -> int:
-            read_bytes = largest(sizes.chunk_bytes)
-            memory = Values.memory(source.n_rows or 0, read_bytes // row_bytes, centers_bytes, n_columns)
-            reading = reading_of(source, n_threads, read_bytes, n_chunks=LARGE_CHUNKS)
-            taken = reading.peak(memory)
-            if update is not None:
-                taken = max(taken, reading.peak(Observe.memory(update, reading)) - update.held_bytes)
-            return self.base_bytes + taken
-
-        sizes, n_threads = self.fitting(smaller_sizes(Sizes(first, 0), asked, 0), n_threads, peak)
-        needed = peak(sizes, 1)
-        if update is not None and needed > self.limit_bytes:
-            clusters = f"{update.n_clusters:,} clusters of {update.n_features:,} features over {source.name}"
-            raise MemoryLimitError(
-                f"{clusters} need about {human_bytes(needed)}, above the limit of {human_bytes(self.limit_bytes)}",
-                needed,
-                "use fewer n_clusters",
-            )
-        return sizes.chunk_bytes, n_threads, peak(sizes, n_threads)
-
-    def fitting(self, ladder: Iterable[Sizes], n_threads: int, peak: Callable[[Sizes, int], int]) -> tuple[Sizes, int]:
-        """The first sizes that fit with one thread, else the last ones; and the number of threads that fit then."""
-        for sizes in ladder:
-            if peak(sizes, 1) <= self.limit_bytes:
-                break
-        return sizes, self.threads(n_threads, partial(peak, sizes))
 
     def threads(self, n_threads: int, peak: Callable[[int], int]) -> int:
         """The most threads that have room, by the projected `peak`, beside sizes that are planned for one."""

@@ -56,7 +56,6 @@ def process_memory(memory_limit: Any, source: RowSource, *, on_cluster: bool = F
     return -(-(held + more) // STEP_BYTES) * STEP_BYTES
 
 
-BLOCK_LABEL_BYTES = 8  # of a row in a step with many centers: its last label and its new one
 JOINED_COPIES = 4  # of a row sample: as it arrives, joined, and packed for the client; 3.7 to 4.4 measured
 DISTRIBUTED_BYTES = 45 << 20  # of a worker's connections and libraries
 HELD_SHARE = 0.7  # of a worker's limit: above it, Dask writes what the worker holds to disk
@@ -120,25 +119,21 @@ class PlannedWorkers:
 
     def stages(self, sizes: MemoryModel) -> dict[str, int]:
         """Resident bytes of a worker in each stage: its threads' chunks, held rows, labels, waiting messages, sums."""
-        rows, reading, chosen = sizes.rows, sizes.reading, sizes.chosen
-        held, share = self._held_bytes(sizes, sizes.cluster_on), self._share(sizes)
-        centers = sizes.centers(sizes.width(sizes.space))
+        rows, reading, share = sizes.rows, sizes.reading, self._share(sizes)
+        held, centers = self._held_bytes(sizes, sizes.cluster_on), sizes.centers(sizes.width(sizes.space))
         read = self.n_threads * (int(reading.read_factor * reading.largest_chunk) + READ_BYTES + sizes.maps())
-        n_runs = FEW_RUNS if centers.double_bytes > chosen.chunk_bytes else RUNS
-        labels = int(LABEL_BYTES * rows.n_rows * (share + self.n_threads / self._count_calls(sizes, n_runs)))
-        drawn = int(DRAWN_SLACK * chosen.drawn_rows * rows.placed_bytes(sizes.space))
+        labels = int(LABEL_BYTES * rows.n_rows * (share + self.n_threads / self._count_calls(sizes, RUNS)))
+        drawn = int(DRAWN_SLACK * sizes.chosen.drawn_rows * rows.placed_bytes(sizes.space))
         stages = {
             "sketch": read + held + self._sample_bytes(sizes),
             "assign": read * (not sizes.once) + held + labels + self._sums_bytes(sizes, centers, drawn),
         }
         if held:
             centers = sizes.centers(rows.n_components)
-            step_labels = BLOCK_LABEL_BYTES * int(rows.n_rows * share) * centers.many
-            stages["lloyd"] = held + self._sums_bytes(sizes, centers) + step_labels
+            stages["lloyd"] = held + self._sums_bytes(sizes, centers) + 2 * labels * centers.many
         if sizes.directions:
             found = subspace_bytes(sizes.directions, rows.n_features)
-            n_states = self._waiting(sizes, FEW_RUNS) + ARITY + 1
-            stages["directions"] = read + n_states * found.state + self.n_threads * found.call
+            stages["directions"] = read + self._n_states(sizes, found.state) * found.state + self.n_threads * found.call
         base = self.base_bytes + sizes.map_bytes(self.n_threads)
         return {name: base + size for name, size in stages.items()}
 
@@ -178,9 +173,12 @@ class PlannedWorkers:
 
     def _sums_bytes(self, sizes: FitSizes, centers: CenterSizes, drawn: int = 0) -> int:
         """Bytes of sums that wait and are joined, with `drawn` bytes of drawn rows each, and of the centers' table."""
-        n_runs = FEW_RUNS if centers.double_bytes > sizes.chosen.chunk_bytes else RUNS
-        n_states = self._waiting(sizes, n_runs) + ARITY + 1
-        return n_states * (centers.double_bytes + drawn) + centers.double_bytes + centers.table_bytes
+        each = centers.double_bytes
+        return self._n_states(sizes, each) * (each + drawn) + each + centers.table_bytes
+
+    def _n_states(self, sizes: FitSizes, state_bytes: int) -> int:
+        """States of `state_bytes` that wait and are joined."""
+        return self._waiting(sizes, FEW_RUNS if state_bytes > sizes.chosen.chunk_bytes else RUNS) + ARITY + 1
 
     def _waiting(self, sizes: FitSizes, fewest_runs: int) -> int:
         """Calls of a worker that run or whose results wait: half are started ahead, or two stretches."""

@@ -1,4 +1,4 @@
-"""Memory of a sweep over sampled rows and of a sketch store, decided before the first read. Pure functions."""
+"""Memory of sweeps, sketch stores and passes that label rows, decided before the first read. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from functools import cache, partial
 from typing import Any
 
 from streamkm.engine.memory import PassMemory, ReadingMemory
+from streamkm.passes.assign import Observe
 from streamkm.passes.gathered import CANDIDATES
-from streamkm.passes.sizes import Sizes
+from streamkm.passes.predict import Values, labelled_bytes
+from streamkm.passes.sizes import Sizes, UpdateSizes
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.memory_budget import MemoryBudget, accepted, checked, largest_chunk, reading_of, smaller_sizes
 from streamkm.planning.plan import PlannedSketch
-from streamkm.planning.request import block_row_bytes, float_row_bytes
+from streamkm.planning.request import Resources, block_row_bytes, float_row_bytes
 from streamkm.sketches import DATA_DEPENDENT, sketch_class
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunks import decoded_row_bytes
 
 CENTERS_COPIES = 24  # of the most centers, while clusters are searched
+LARGE_CHUNKS = 1 << 20  # enough that all large states of a fold exist
 PLACED = 16  # bytes of a row's norm and number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplePlan:
-    """The plan of a sweep or of a sketch store."""
+    """The plan of a sweep, of a sketch store, or of a pass that labels rows."""
 
     source: str
     chunk_bytes: int  # decoded
@@ -65,7 +68,9 @@ def plan_sweep(
             "sweep": sample + working + 8 * n_judged**2 + max(centers, sums),
         }
 
-    return accepted(lambda limit: _below(limit, source, stages, n_threads, "sweep"), memory_limit)
+    return accepted(
+        lambda limit: _below(MemoryBudget.of(limit, source), source, stages, n_threads, "sweep"), memory_limit
+    )
 
 
 def plan_store(
@@ -91,22 +96,71 @@ def plan_store(
             "sketch": reading.peak(stored(reading.largest_chunk // row_bytes * sketched)),
         }
 
-    return accepted(lambda limit: _below(limit, source, stages, n_threads, "sketch"), memory_limit)
+    return accepted(
+        lambda limit: _below(MemoryBudget.of(limit, source), source, stages, n_threads, "sketch"), memory_limit
+    )
+
+
+def plan_labels(
+    source: RowSource,
+    resources: Resources,
+    *,
+    centers_bytes: int,
+    n_columns: int = 0,
+    update: UpdateSizes | None = None,
+) -> SamplePlan:
+    """Plan a pass that labels rows and computes `n_columns` values of each, which count like rows that are read.
+
+    Chunks do not depend on threads. If even the smallest ones have no room for one thread, they are planned; only
+    an `update` raises MemoryLimitError.
+    """
+    row_bytes, found_bytes, n_rows = decoded_row_bytes(source), labelled_bytes(n_columns), source.n_rows or 0
+
+    def stages(reading: ReadingMemory) -> dict[str, int]:
+        values = Values.memory(n_rows, reading.largest_chunk // row_bytes, centers_bytes, n_columns)
+        found = {"label": reading.peak(values)}
+        if update is not None:
+            found["update"] = reading.peak(Observe.memory(update, reading)) - update.held_bytes
+        return found
+
+    what, asked = "", resources.chunk_bytes
+    if update is not None:
+        what = f"update of {update.n_clusters:,} clusters of {update.n_features:,} features by the rows"
+
+    def planned(limit: Any) -> SamplePlan:
+        budget = MemoryBudget.of(limit, source, on_cluster=resources.on_cluster)
+        return _below(budget, source, stages, resources.n_threads, what, asked, found_bytes)
+
+    return accepted(planned, resources.memory_limit)
 
 
 def _below(
-    limit: Any, source: RowSource, stages: Callable[[ReadingMemory], dict[str, int]], n_threads: int, what: str
+    budget: MemoryBudget,
+    source: RowSource,
+    stages: Callable[[ReadingMemory], dict[str, int]],
+    n_threads: int,
+    what: str,
+    asked: int | str = "auto",
+    written: int = 0,
 ) -> SamplePlan:
-    """The plan with the largest chunks that fit, and the number of threads that fit then; `what` is for messages."""
-    budget, largest = MemoryBudget.of(limit, source), cache(partial(largest_chunk, source))
+    """The plan with the largest chunks that fit, and the number of threads that fit then.
+
+    `what`: what is refused if it does not fit, or "". `written`: bytes of what a call finds for a row.
+    """
+    row_bytes = decoded_row_bytes(source)
+    largest = cache(partial(largest_chunk, source))
 
     def memory(sizes: Sizes, n_threads: int) -> dict[str, int]:
-        found = stages(reading_of(source, n_threads, largest(sizes.chunk_bytes)))
+        found = stages(reading_of(source, n_threads, largest(sizes.chunk_bytes), n_chunks=LARGE_CHUNKS))
         return {name: budget.base_bytes + size for name, size in found.items()}
 
-    first = Sizes(budget.chunk_bytes(source, "auto", decoded_row_bytes(source)), 0)
-    ladder = smaller_sizes(first, "auto", 0)
-    sizes, n_threads = budget.fitting(ladder, n_threads, lambda sizes, count: max(memory(sizes, count).values()))
+    first = budget.chunk_bytes(source, asked, row_bytes)
+    if asked == "auto":
+        first = max(1, first * row_bytes // max(row_bytes, written))
+    for sizes in smaller_sizes(Sizes(first, 0), asked, 0):
+        if max(memory(sizes, 1).values()) <= budget.limit_bytes:
+            break
+    n_threads = budget.threads(n_threads, lambda count: max(memory(sizes, count).values()))
     plan = SamplePlan(
         source=source.name,
         chunk_bytes=sizes.chunk_bytes,
@@ -115,4 +169,5 @@ def _below(
         base_bytes=budget.base_bytes,
         memory=memory(sizes, n_threads),
     )
-    return checked(plan, "use fewer rows or clusters", largest(sizes.chunk_bytes), budget, what=what)
+    remedy = "use fewer rows or clusters"
+    return checked(plan, remedy, largest(sizes.chunk_bytes), budget, what=what) if what else plan

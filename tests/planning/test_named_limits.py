@@ -17,9 +17,10 @@ from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import with_process_memory
 from streamkm.deduplication.plan import plan_run
 from streamkm.passes.sizes import UpdateSizes
-from streamkm.planning.memory_budget import MemoryBudget, accepted
+from streamkm.planning.memory_budget import accepted
 from streamkm.planning.plan import PlannedSketch
-from streamkm.planning.sample_plan import plan_sweep
+from streamkm.planning.request import Resources
+from streamkm.planning.sample_plan import plan_labels, plan_sweep
 from streamkm.stores.planned import reader_for_store
 from tests.programs import run_program
 
@@ -52,6 +53,10 @@ def sources(tmp_path_factory):
     return {name: open_source(str(folder / name)) for name in ROWS}
 
 
+def labels_of(limit):
+    return Resources(memory_limit=limit, chunk_bytes="auto", n_threads=4)
+
+
 PLANS = {
     "10": lambda source, limit: StreamKMeans(10, memory_limit=limit).plan_for(source),
     "300": lambda source, limit: StreamKMeans(300, memory_limit=limit).plan_for(source),
@@ -64,14 +69,8 @@ PLANS = {
     "two-step": lambda source, limit: StreamKernelKMeans(10, method="two-step", memory_limit=limit).plan_for(source),
     "svd": lambda source, limit: StreamKMeans(20, sketch=SketchOptions("svd", 16), memory_limit=limit).plan_for(source),
     "store": lambda source, limit: reader_for_store(source, "euclidean", "raise", memory_limit=limit),
-    "labels": lambda source, limit: accepted(
-        lambda below: MemoryBudget.of(below, source).labelling(source, "auto", 4, centers_bytes=1 << 20, n_columns=4),
-        limit,
-    ),
-    "update": lambda source, limit: accepted(
-        lambda below: MemoryBudget.of(below, source).labelling(source, "auto", 4, centers_bytes=1 << 20, update=UPDATE),
-        limit,
-    ),
+    "labels": lambda source, limit: plan_labels(source, labels_of(limit), n_columns=4, centers_bytes=1 << 20),
+    "update": lambda source, limit: plan_labels(source, labels_of(limit), update=UPDATE, centers_bytes=1 << 20),
     "dedupe": lambda source, limit: accepted(partial(plan_run, StreamKMeans(10, metric="spherical"), source), limit),
     "sweep": lambda source, limit: plan_sweep(
         source, PlannedSketch("identity", 20, ""), 10_000, 1000, 50, memory_limit=limit, n_threads=4

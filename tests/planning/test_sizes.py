@@ -11,7 +11,8 @@ import pytest
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.engine.memory import MIB
-from streamkm.planning.memory_budget import MemoryBudget
+from streamkm.planning.request import Resources
+from streamkm.planning.sample_plan import plan_labels
 from streamkm.sources import open_source
 from streamkm.sources.chunks import default_chunk_bytes
 from tests.limits import PROCESS_MEMORY, limited, memory_model
@@ -24,9 +25,9 @@ def test_passes_that_label_keep_the_limit_by_chunks_and_then_by_threads(tmp_path
     narrow, wide = open_source(str(tmp_path / "narrow.npy")), open_source(str(tmp_path / "wide.npy"))
 
     def sizes(source, limit, asked="auto", n_columns=0, centers_bytes=0, n_threads=8):
-        return MemoryBudget.of(limited(limit), source).labelling(
-            source, asked, n_threads, centers_bytes=centers_bytes, n_columns=n_columns
-        )[:2]
+        resources = Resources(memory_limit=limited(limit), chunk_bytes=asked, n_threads=n_threads)
+        found = plan_labels(source, resources, centers_bytes=centers_bytes, n_columns=n_columns)
+        return found.chunk_bytes, found.n_threads
 
     assert sizes(wide, "4 GiB") == (default_chunk_bytes(wide), 8)
     # a row of 8 bytes gets 32 for its label, and 8 for each further value
