@@ -42,7 +42,6 @@ from streamkm.fitting.kernel.landmarks import Choice
 from streamkm.fitting.kernel.maps import MapRule, exact_objective, kernel_objective
 from streamkm.passes.reader import RowReader
 from streamkm.planning.kernel_plan import (
-    COLUMN_SKETCHES,
     LANDMARKS,
     METHODS,
     MOST_EVALUATIONS,
@@ -341,20 +340,7 @@ class StreamKernelKMeans(DescribedKMeans):
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
         sizes, _ = self._chosen(source, 0)
-        return plan_kernel_fit(
-            source,
-            n_clusters=given.n_clusters,
-            method=given.method.method,
-            sizes=sizes,
-            how=given.method.landmarks,
-            precomputed=given.kernel.kernel == "precomputed",
-            all_rows=given.fit_on == "all" and given.method.method not in ("two-step", *COLUMN_SKETCHES),
-            weighted=weighted,
-            refine=given.refine,
-            n_neighbors=neighbor_landmarks(given),
-            near=given.gamma == "neighbors",
-            resources=resources_of(given, memory_limit),
-        )
+        return plan_kernel_fit(source, resources_of(given, memory_limit), given, sizes, weighted=weighted)
 
     def _chosen(self, source: RowSource, seed: int) -> tuple[KernelSizes, KernelSettings]:
         """The sizes of a fit, and its settings with this seed."""

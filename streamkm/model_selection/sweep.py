@@ -40,6 +40,7 @@ from streamkm.passes.reader import Invalid, RowReader
 from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.memory_budget import planned_line_limit
+from streamkm.planning.request import Resources
 from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.preparation import Preparation, check_preprocess
@@ -211,13 +212,10 @@ def sweep(
     if source.n_rows is not None:
         check_clusters(most, source.n_rows)
     sketch, sizes = choose_sketch(source, SketchOptions(), most), (n_rows, min(n_rows, JUDGED_ROWS), most)
-    plan = plan_sweep(source, sketch, *sizes, memory_limit=memory_limit, n_threads=local_threads(executor))
-    reader = RowReader(
-        planned_line_limit(given, memory_limit, plan),
-        plan.chunk_bytes,
-        metric,
-        "raise" if invalid == "mean" else invalid,
-    )
+    resources = Resources(memory_limit=memory_limit, chunk_bytes="auto", n_threads=local_threads(executor))
+    plan = plan_sweep(source, resources, sketch, *sizes)
+    refused = "raise" if invalid == "mean" else invalid
+    reader = RowReader(planned_line_limit(given, memory_limit, plan), plan.chunk_bytes, metric, refused)
     seed = drawn_seed(random_state)
     sampling, sketching = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
     with under_limit(memory_limit), ExitStack() as stack:

@@ -16,10 +16,11 @@ ClusterOn: TypeAlias = Literal["sample", "blocks", "coreset", "spilled"]
 class Sizes:
     """Sizes that a plan chooses beside `cluster_on` and space: for one thread, as they change results."""
 
-    chunk_bytes: int
-    sample_rows: int
-    drawn_rows: int = 0  # that a call draws in the pass that assigns rows
-    keeps_sample: bool = False  # whether the row sample is kept for rounds that look further
+    chunk_bytes: int  # decoded bytes of a chunk, about
+    sample_rows: int  # rows of the row sample, at most
+    # rows that the last pass draws by their share of the objective, to find clusters that the sample missed; 0: none
+    drawn_rows: int = 0
+    keeps_sample: bool = False  # whether the row sample is kept, so that a further pass begins with a search
     # rows drawn from all held rows to search starts on: at most, and at least
     searched_rows: int = 0
     fewest_searched: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -13,7 +13,6 @@ from streamkm.passes.sizes import ClusterOn, Sizes
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.memory_budget import MemoryBudget, accepted, check_workers, checked, smaller_sizes
 from streamkm.planning.plan import Plan
-from streamkm.planning.process import SEARCH, PlannedWorkers
 from streamkm.planning.request import ALONG, ON_ALL, FitRequest, Resources, clusters_all, regimes
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.sketches import SketchOptions
@@ -48,13 +47,10 @@ MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
 
 def _in_portions(sizes: MemoryModel, budget: MemoryBudget) -> MemoryModel:
     """Search starts on drawn rows in the fewest portions that fit, else in those that exceed the limits least."""
-    least, n_portions = sizes, 2 * sizes.n_portions
     if not sizes.many or sizes.cluster_on not in ("blocks", "spilled"):
         return sizes
-    while budget.excess_bytes(least) > 0 and n_portions <= MOST_PORTIONS:
-        least = min(least, replace(sizes, n_portions=n_portions), key=budget.excess_bytes)
-        n_portions *= 2
-    return least
+    counts = (sizes.n_portions << power for power in range(MOST_PORTIONS.bit_length()))
+    return budget.first_that_fits(replace(sizes, n_portions=n_portions) for n_portions in counts)
 
 
 def _with_threads(sizes: MemoryModel, n_threads: int, budget: MemoryBudget) -> MemoryModel:
@@ -94,21 +90,17 @@ def choose(
         model = _sized(source, memory_model, sizes, cut(sizes.chunk_bytes))
         return _in_portions(replace(model, cluster_on=cluster_on, space=space), budget)
 
-    least, n_rows = None, source.estimated_rows
-    for space, cluster_on, sizes in product(spaces, regimes, ladder):
-        model = sized(sizes, cluster_on, space)
-        if budget.excess_bytes(model) <= 0:
-            if memory_model.many:  # each small chunk has few rows near a center, and makes room for few rows drawn
-                chunks = (sized(replace(sizes, chunk_bytes=each.chunk_bytes), cluster_on, space) for each in ladder)
-                model = next(each for each in chunks if budget.excess_bytes(each) <= 0)
-            if len(spaces) > 1 and source.n_features is None:  # the room still decides on the space
-                return _with_threads(_with_room(model, budget.limit_bytes, budget, n_rows), n_threads, budget)
-            return _with_room(_with_threads(model, n_threads, budget), budget.now_bytes, budget, n_rows)
-        if least is None or budget.excess_bytes(model) < budget.excess_bytes(least):
-            least = model
-    if least is None:
-        raise ValueError("nothing to choose from")
-    return least
+    n_rows = source.estimated_rows
+    tried = (sized(sizes, cluster_on, space) for space, cluster_on, sizes in product(spaces, regimes, ladder))
+    model = budget.first_that_fits(tried)
+    if budget.excess_bytes(model) > 0:
+        return model
+    if model.many:  # each small chunk has few rows near a center, and makes room for few rows drawn
+        chunks = (replace(model.chosen, chunk_bytes=each.chunk_bytes) for each in ladder)
+        model = budget.first_that_fits(sized(sizes, model.cluster_on, model.space) for sizes in chunks)
+    if len(spaces) > 1 and source.n_features is None:  # the room still decides on the space
+        return _with_threads(_with_room(model, budget.limit_bytes, budget, n_rows), n_threads, budget)
+    return _with_room(_with_threads(model, n_threads, budget), budget.now_bytes, budget, n_rows)
 
 
 def _sized(source: RowSource, memory_model: MemoryModel, sizes: Sizes, cut: ChunkRuns) -> MemoryModel:
@@ -206,9 +198,7 @@ def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regi
         n_features=source.n_features,
         stored_bytes=source.n_bytes,
         **vars(asked.sketching),
-        sample_rows=sizes.sample_rows,
-        drawn_rows=sizes.drawn_rows,
-        keeps_sample=sizes.keeps_sample,
+        **asdict(sizes),
         few_sampled=asked.map is None and sizes.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
         cluster_on=cluster_on,
         why_regime=why_regime,
@@ -224,7 +214,6 @@ def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regi
         fit_passes=asked.fit_passes,
         reads_ahead=chosen.ahead,
         more_passes=MOST_ROUNDS if refine == "auto" and not asked.once else 0,
-        chunk_bytes=sizes.chunk_bytes,
         n_chunks=source.n_chunks(sizes.chunk_bytes),
         n_threads=chosen.reading.n_threads,
         memory=chosen.stages(budget.base_bytes),
@@ -232,15 +221,5 @@ def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regi
         limit_bytes=budget.limit_bytes,
         base_bytes=budget.base_bytes,
         process_memory=budget.process_memory,
-        workers=_workers(chosen, budget.workers),
+        workers=None if budget.workers is None else budget.workers.planned(chosen),
     )
-
-
-def _workers(chosen: MemoryModel, workers: PlannedWorkers | None) -> PlannedWorkers | None:
-    """The workers' part of a plan, or None; one worker searches for starts if it has room, else the client does."""
-    if workers is None:
-        return None
-    memory, searching = workers.stages(chosen), workers.search_bytes(chosen)
-    if chosen.cluster_on == "blocks" and searching <= workers.limit_bytes:
-        memory[SEARCH] = searching
-    return replace(workers, memory=memory)

@@ -133,34 +133,23 @@ def _short(n_clusters: int, method: str, columns: int, rank: int, eps: float, as
     return f"eps={eps} asks for {asked:,} columns (coherence 1, constants 1); there are {columns:,}"
 
 
-def plan_kernel_fit(
-    source: RowSource,
-    *,
-    n_clusters: int,
-    method: str,
-    how: str,
-    sizes: KernelSizes,
-    all_rows: bool,
-    weighted: bool,
-    refine: int | str,
-    resources: Resources,
-    n_neighbors: int = 0,
-    near: bool = False,
-    precomputed: bool = False,
-) -> Plan:
-    """The plan of a kernel fit, without reading rows; errors are those of `plan_fit`.
+def plan_kernel_fit(source: RowSource, resources: Resources, given: Any, sizes: KernelSizes, *, weighted: bool) -> Plan:
+    """The plan of a kernel fit with these parameters, without reading rows; errors are those of `plan_fit`.
 
-    `all_rows`: projection and clustering see all rows, not the sample: 4 passes instead of 2; 3 for
-    `LANDMARK_SKETCHES`, which have no projection. Raises InvalidInputError: the source has too many rows for `method`.
+    If all rows find the projection and the clusters, not the sample, there are 4 passes instead of 2; 3 for
+    `LANDMARK_SKETCHES`, which have no projection. Raises InvalidInputError: the source has too many rows for the
+    method.
     """
+    method, refine, means = given.method.method, given.refine, given.method.landmarks == "kmeans"
+    all_rows = given.fit_on == "all" and method not in ("two-step", *COLUMN_SKETCHES)
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
-    if precomputed and (source.n_rows is None or source.n_rows != source.n_features):
+    if given.kernel.kernel == "precomputed" and (source.n_rows is None or source.n_rows != source.n_features):
         known = " x ".join("unknown" if n is None else f"{n:,}" for n in (source.n_rows, source.n_features))
         raise InvalidInputError(
             f'kernel="precomputed" needs the kernel values of all rows with each other; {source.name} is {known}: '
             "give a square matrix, or the rows themselves and another kernel"
         )
-    columns = max(sizes.n_landmarks, n_neighbors)
+    columns = max(sizes.n_landmarks, neighbor_landmarks(given))
     held, needed = 0 if method.endswith("fourier") else columns, columns
     if method in COLUMN_SKETCHES:
         if n_rows is not None and n_rows**2 > MOST_EVALUATIONS:
@@ -174,10 +163,9 @@ def plan_kernel_fit(
     width = 0 if source.is_sparse else source.n_features or row_bytes // source.dtype.itemsize
     landmark = 3 * row_bytes if source.is_sparse else (12 if np.can_cast(source.dtype, np.float32) else 16) * width
     combined = COMBINED * 4 * held * columns if held > columns else 0
-    means = how == "kmeans"
     request = FitRequest(
         source=source,
-        n_clusters=n_clusters,
+        n_clusters=given.n_clusters,
         options=SketchOptions(assign_space="sketch"),
         refine=0 if method == "two-step" and refine == "auto" else refine,
         coreset=None if all_rows else "uniform",
@@ -191,7 +179,7 @@ def plan_kernel_fit(
             pool_row=4 * width * means,
             gram=gram_bytes(columns),
             columns=needed,
-            projected=all_rows and not near and method not in LANDMARK_SKETCHES,
+            projected=all_rows and given.gamma != "neighbors" and method not in LANDMARK_SKETCHES,
         ),
         remedy='use fewer n_landmarks, a smaller rank, or fit_on="sample"',
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, TypeVar
@@ -91,6 +91,15 @@ class MemoryBudget:
     def excess_bytes(self, sizes: MemoryModel) -> int:
         """Bytes by which a fit exceeds the limits; negative if it keeps them."""
         return excess_bytes(sizes, self.base_bytes, self.limit_bytes, self.workers)
+
+    def first_that_fits(self, models: Iterable[MemoryModel]) -> MemoryModel:
+        """The first model that keeps the limits, else the one that exceeds them least."""
+        tried = list[MemoryModel]()
+        for model in models:
+            if self.excess_bytes(model) <= 0:
+                return model
+            tried.append(model)
+        return min(tried, key=self.excess_bytes)
 
     @property
     def now_bytes(self) -> int:

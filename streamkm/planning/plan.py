@@ -10,7 +10,7 @@ from streamkm.cluster.moving_averages import DRAWN_ROWS, GATHERED_ROWS, Schedule
 from streamkm.cluster.sampling.coreset import CoresetRule, Method
 from streamkm.core.display import Lines, aligned
 from streamkm.core.memory import human_bytes
-from streamkm.passes.sizes import ClusterOn
+from streamkm.passes.sizes import ClusterOn, Sizes
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import MUCH_ROOM, EpochRoom, PlannedWorkers, excess_bytes
 
@@ -29,7 +29,7 @@ class PlannedSketch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(PlannedSketch, Lines):
+class Plan(Sizes, PlannedSketch, Lines):
     """The plan of a fit."""
 
     source: str
@@ -37,10 +37,6 @@ class Plan(PlannedSketch, Lines):
     knows_rows: bool = False  # whether `n_rows` is exact
     n_features: int | None
     stored_bytes: int | None  # read in one pass over the source
-    sample_rows: int  # rows of the row sample, at most
-    # rows that the last pass draws by their share of the objective, to find clusters that the sample missed; 0: none
-    drawn_rows: int = 0
-    keeps_sample: bool = False  # whether the row sample is kept, so that a further pass begins with a search
     # whether the limit left fewer sampled rows than serve: further passes are worth it for less
     few_sampled: bool = False
     # rows for k-means. "sample": the row sample; "blocks": all sketched rows, in memory; "coreset": a weighted coreset
@@ -64,7 +60,6 @@ class Plan(PlannedSketch, Lines):
     # whether the sketch is found on a few rows read ahead, so that the first pass sketches all rows
     reads_ahead: bool = False
     more_passes: int = 0  # further passes, at most, if the sample missed something
-    chunk_bytes: int  # decoded bytes of a chunk, about
     n_chunks: int | None
     n_threads: int  # threads of this process that work on rows, at most
     # room for rows that stay in memory once they are read, so that later passes read nothing; 0: each pass reads them

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -23,7 +22,6 @@ from streamkm.planning.memory import MemoryModel
 from streamkm.sketches.subspace import subspace_bytes
 from streamkm.sources.base import RowSource
 
-logger = logging.getLogger("streamkm.planning")
 STEP_BYTES = 64 * MIB  # plans are the same wherever processes hold about the same
 AUTO_BYTES = 320 * MIB  # without a limit, so that results never depend on the process
 LEAST_BYTES = 128 * MIB  # a process with NumPy, SciPy, scikit-learn and numba; rows may not be resident before a pass
@@ -38,18 +36,13 @@ def process_memory(memory_limit: Any, source: RowSource, *, on_cluster: bool = F
     if not is_given(memory_limit):
         return AUTO_BYTES
     given = given_process_memory(memory_limit)
+    if given is not None:
+        return given
     libraries = {*source.libraries, *(("distributed",) if on_cluster else ())}
-    for library in libraries - {"words"} if given is None else ():  # a fit loads them: measured, not assumed
+    for library in libraries - {"words"}:  # a fit loads them: measured, not assumed
         with suppress(ImportError):
             import_module(library)
     held = max(LEAST_BYTES, resident_bytes() - source.resident_bytes + source.unloaded_bytes)
-    if given is not None:
-        if held > given:
-            logger.info(
-                "this process holds %s beside data, and the plan is made for %s: its peak may lie above the limit",
-                human_bytes(held), human_bytes(given),
-            )  # fmt: skip
-        return given
     # a fit that has loaded its kernels ends by looking for the nearest centers
     has_fitted = getattr(nearest_csr if source.is_sparse else nearest_dense, "signatures", True)
     more = (LATER_BYTES if has_fitted else FIRST_BYTES) + WORDS_BYTES * ("words" in libraries)
@@ -137,9 +130,13 @@ class PlannedWorkers:
         base = self.base_bytes + sizes.map_bytes(self.n_threads)
         return {name: base + size for name, size in stages.items()}
 
-    def search_bytes(self, sizes: MemoryModel) -> int:
-        """Resident bytes of the worker that searches for starts: its held rows, and rows drawn from all."""
-        return self.base_bytes + self._held_bytes(sizes, "blocks") + sizes.searching_bytes(sizes.rows.n_rows)
+    def planned(self, sizes: MemoryModel) -> PlannedWorkers:
+        """The workers with their stages; one searches for starts on drawn rows if it has room, else the client does."""
+        memory = self.stages(sizes)
+        searching = self.base_bytes + self._held_bytes(sizes, "blocks") + sizes.searching_bytes(sizes.rows.n_rows)
+        if sizes.cluster_on == "blocks" and searching <= self.limit_bytes:
+            memory[SEARCH] = searching
+        return replace(self, memory=memory)
 
     def epoch_room(self, sizes: MemoryModel, client_bytes: int) -> EpochRoom:
         """Rows that epochs have room for in a worker, or in these bytes of the client."""

@@ -39,14 +39,7 @@ class SamplePlan:
 
 
 def plan_sweep(
-    source: RowSource,
-    sketch: PlannedSketch,
-    n_rows: int,
-    n_judged: int,
-    n_clusters: int,
-    *,
-    memory_limit: Any,
-    n_threads: int,
+    source: RowSource, resources: Resources, sketch: PlannedSketch, n_rows: int, n_judged: int, n_clusters: int
 ) -> SamplePlan:
     """Plan a sweep over `n_rows` sampled rows, `n_judged` for silhouettes, in up to `n_clusters` clusters.
 
@@ -57,30 +50,25 @@ def plan_sweep(
     found = 16 * min(n_rows, pca_rows(n_features, m)) * n_features if kind in DATA_DEPENDENT else 0
     sample = n_rows * (row_bytes + PLACED)
     row = PLACED + row_bytes + 2 * block_row_bytes(source, row_bytes, sketch_class(kind), m)
-    working = n_rows * (row + max(row_bytes, float_row_bytes(source, row_bytes)))
-    centers = CENTERS_COPIES * 8 * n_clusters * m
+    working = sample + n_rows * (row + max(row_bytes, float_row_bytes(source, row_bytes)))
     sums = 3 * n_rows * row_bytes if source.is_sparse else 8 * n_clusters * n_features
 
     def stages(reading: ReadingMemory) -> dict[str, int]:
         return {
             "sample": reading.peak(PassMemory(kept=int(CANDIDATES * sample))),
-            "sketch": sample + working + max(found, 24 * n_judged**2),
-            "sweep": sample + working + 8 * n_judged**2 + max(centers, sums),
+            "sketch": working + max(found, 24 * n_judged**2),
+            "sweep": working + 8 * n_judged**2 + max(CENTERS_COPIES * 8 * n_clusters * m, sums),
         }
 
-    return accepted(
-        lambda limit: _below(MemoryBudget.of(limit, source), source, stages, n_threads, "sweep"), memory_limit
-    )
+    return _planned(source, resources, stages, "sweep")
 
 
 def plan_store(
     source: RowSource,
+    resources: Resources,
     sketch: PlannedSketch,
     sample_rows: int,
-    *,
     stored: Callable[[int], PassMemory],
-    memory_limit: Any,
-    n_threads: int,
 ) -> SamplePlan:
     """Decide how a sketch store will be written, with a sketch found on `sample_rows` rows, maybe 0.
 
@@ -96,9 +84,7 @@ def plan_store(
             "sketch": reading.peak(stored(reading.largest_chunk // row_bytes * sketched)),
         }
 
-    return accepted(
-        lambda limit: _below(MemoryBudget.of(limit, source), source, stages, n_threads, "sketch"), memory_limit
-    )
+    return _planned(source, resources, stages, "sketch")
 
 
 def plan_labels(
@@ -111,8 +97,7 @@ def plan_labels(
 ) -> SamplePlan:
     """Plan a pass that labels rows and computes `n_columns` values of each, which count like rows that are read.
 
-    Chunks do not depend on threads. If even the smallest ones have no room for one thread, they are planned; only
-    an `update` raises MemoryLimitError.
+    If even the smallest chunks have no room for one thread, they are planned; only an `update` raises MemoryLimitError.
     """
     row_bytes, found_bytes, n_rows = decoded_row_bytes(source), labelled_bytes(n_columns), source.n_rows or 0
 
@@ -123,51 +108,48 @@ def plan_labels(
             found["update"] = reading.peak(Observe.memory(update, reading)) - update.held_bytes
         return found
 
-    what, asked = "", resources.chunk_bytes
+    what = ""
     if update is not None:
         what = f"update of {update.n_clusters:,} clusters of {update.n_features:,} features by the rows"
-
-    def planned(limit: Any) -> SamplePlan:
-        budget = MemoryBudget.of(limit, source, on_cluster=resources.on_cluster)
-        return _below(budget, source, stages, resources.n_threads, what, asked, found_bytes)
-
-    return accepted(planned, resources.memory_limit)
+    return _planned(source, resources, stages, what, found_bytes)
 
 
-def _below(
-    budget: MemoryBudget,
+def _planned(
     source: RowSource,
+    resources: Resources,
     stages: Callable[[ReadingMemory], dict[str, int]],
-    n_threads: int,
     what: str,
-    asked: int | str = "auto",
     written: int = 0,
 ) -> SamplePlan:
-    """The plan with the largest chunks that fit, and the number of threads that fit then.
+    """The plan with the largest chunks that fit with one thread, and the number of threads that fit then.
 
     `what`: what is refused if it does not fit, or "". `written`: bytes of what a call finds for a row.
     """
-    row_bytes = decoded_row_bytes(source)
-    largest = cache(partial(largest_chunk, source))
+    asked, row_bytes, largest = resources.chunk_bytes, decoded_row_bytes(source), cache(partial(largest_chunk, source))
 
-    def memory(sizes: Sizes, n_threads: int) -> dict[str, int]:
-        found = stages(reading_of(source, n_threads, largest(sizes.chunk_bytes), n_chunks=LARGE_CHUNKS))
-        return {name: budget.base_bytes + size for name, size in found.items()}
+    def planned(limit: Any) -> SamplePlan:
+        budget = MemoryBudget.of(limit, source, on_cluster=resources.on_cluster)
 
-    first = budget.chunk_bytes(source, asked, row_bytes)
-    if asked == "auto":
-        first = max(1, first * row_bytes // max(row_bytes, written))
-    for sizes in smaller_sizes(Sizes(first, 0), asked, 0):
-        if max(memory(sizes, 1).values()) <= budget.limit_bytes:
-            break
-    n_threads = budget.threads(n_threads, lambda count: max(memory(sizes, count).values()))
-    plan = SamplePlan(
-        source=source.name,
-        chunk_bytes=sizes.chunk_bytes,
-        n_threads=n_threads,
-        limit_bytes=budget.limit_bytes,
-        base_bytes=budget.base_bytes,
-        memory=memory(sizes, n_threads),
-    )
-    remedy = "use fewer rows or clusters"
-    return checked(plan, remedy, largest(sizes.chunk_bytes), budget, what=what) if what else plan
+        def memory(sizes: Sizes, n_threads: int) -> dict[str, int]:
+            found = stages(reading_of(source, n_threads, largest(sizes.chunk_bytes), n_chunks=LARGE_CHUNKS))
+            return {name: budget.base_bytes + size for name, size in found.items()}
+
+        first = budget.chunk_bytes(source, asked, row_bytes)
+        if asked == "auto":
+            first = max(1, first * row_bytes // max(row_bytes, written))
+        for sizes in smaller_sizes(Sizes(first, 0), asked, 0):
+            if max(memory(sizes, 1).values()) <= budget.limit_bytes:
+                break
+        n_threads = budget.threads(resources.n_threads, lambda count: max(memory(sizes, count).values()))
+        plan = SamplePlan(
+            source=source.name,
+            chunk_bytes=sizes.chunk_bytes,
+            n_threads=n_threads,
+            limit_bytes=budget.limit_bytes,
+            base_bytes=budget.base_bytes,
+            memory=memory(sizes, n_threads),
+        )
+        remedy = "use fewer rows or clusters"
+        return checked(plan, remedy, largest(sizes.chunk_bytes), budget, what=what) if what else plan
+
+    return accepted(planned, resources.memory_limit)

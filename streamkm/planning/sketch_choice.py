@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
+from typing import Any
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.planning.plan import PlannedSketch
 from streamkm.sketches import (
     DATA_DEPENDENT,
     Sketch,
-    SketchAnswers,
     SketchOptions,
     is_oblivious,
     make_sketch,
@@ -18,8 +17,6 @@ from streamkm.sketches import (
 )
 from streamkm.sketches.sizing import sizing
 from streamkm.sources.base import RowSource
-
-logger = logging.getLogger(__name__)
 
 DENSE_IDENTITY = 512  # dense rows up to this width are clustered as they are
 SPARSE_COMPONENTS = 2048  # costs no memory for sparse rows; a table of k centers still fits in the second-level cache
@@ -52,8 +49,7 @@ def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) ->
         if why == "as you chose" and n_components not in ("auto", d):
             raise InvalidParameterError(f'n_components={n_components} with sketch="identity"; needed: "auto" or {d}')
         return PlannedSketch(sketch, d, why)
-    _check_sparse(source, sketch_class(sketch), sketch)
-    _check_width(source, sketch)
+    _check_rows(source, sketch_class(sketch), sketch, needs_width=needs_n_features(sketch))
     if options.fit_on == "all" and sketch in DATA_DEPENDENT:
         why += "; found on all rows, in a pass of its own"
     if n_components == "auto" and options.eps is not None:
@@ -73,7 +69,6 @@ def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, del
     m, why = bound.n_components, f"{bound.formula} for eps={eps}, delta={delta}"
     if sketch_class(bound.sketch).is_identity:
         why = f"{sketch} needs as many components as there are features or more for eps={eps}, delta={delta}"
-        logger.info("no sketch: %s", why)
         return PlannedSketch(bound.sketch, m, why)
     if is_oblivious(sketch):
         make_sketch(sketch, m, 0, d)  # refuses sketches that are too large, before a read
@@ -86,9 +81,9 @@ def _given_sketch(source: RowSource, sketch: Sketch, options: SketchOptions) -> 
     if options.n_components not in ("auto", m) or options.eps is not None:
         asked = f"n_components={options.n_components!r}" if options.eps is None else f"eps={options.eps}"
         raise InvalidParameterError(f"{asked} with a {sketch.kind} sketch of {m:,} components; leave it out")
-    _check_sparse(source, sketch, sketch.kind)
-    if not sketch.made(0, d).is_made:  # refuses sketches that are too large, before a read
-        _check_width(source, sketch.kind)
+    # refuses sketches that are too large, before a read
+    unmade = not sketch.made(0, d).is_made
+    _check_rows(source, sketch, sketch.kind, needs_width=unmade and needs_n_features(sketch.kind))
     if d is not None and not sketch.fits_features(d):
         raise InvalidParameterError(
             f"the {sketch.kind} sketch is for other rows than the {d:,} features of {source.name}"
@@ -96,15 +91,11 @@ def _given_sketch(source: RowSource, sketch: Sketch, options: SketchOptions) -> 
     return PlannedSketch(sketch.kind, m, "as given")
 
 
-def _check_sparse(source: RowSource, sketch: SketchAnswers | type[SketchAnswers], kind: str) -> None:
-    """Refuse sparse rows for a sketch of dense ones."""
+def _check_rows(source: RowSource, sketch: Any, kind: str, *, needs_width: bool) -> None:
+    """Refuse sparse rows for a sketch of dense ones, and rows of unknown width for one that needs the width."""
     if source.is_sparse and not sketch.takes_sparse:
         raise InvalidParameterError(f'sketch="{kind}" takes dense rows; {source.name} is sparse: use "countsketch"')
-
-
-def _check_width(source: RowSource, kind: str) -> None:
-    """Refuse rows of unknown width for a sketch that needs the width."""
-    if needs_n_features(kind) and source.n_features is None:
+    if needs_width and source.n_features is None:
         raise InvalidParameterError(
             f"sketch={kind!r} needs the number of features beforehand, which {source.name} does not tell"
         )

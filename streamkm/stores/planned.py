@@ -28,6 +28,7 @@ from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import Invalid, RowReader, ValidRows
 from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.memory_budget import planned_line_limit
+from streamkm.planning.request import Resources
 from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.preparation import Preparation
@@ -73,10 +74,8 @@ def reader_for_store(
     source = planned_rows(source, Preparation(preprocess))
     planned = choose_sketch(source, sketch, PCA_FEW_CLUSTERS)
     found_on = PCA_ROWS if planned.sketch in DATA_DEPENDENT or {"robust", "table"} & {*preprocess} else 0
-    n_threads = local_threads(executor)
-    plan = plan_store(
-        source, planned, found_on, stored=StoredRows.memory, memory_limit=memory_limit, n_threads=n_threads
-    )
+    resources = Resources(memory_limit=memory_limit, chunk_bytes="auto", n_threads=local_threads(executor))
+    plan = plan_store(source, resources, planned, found_on, StoredRows.memory)
     source = planned_line_limit(source, memory_limit, plan)
     return RowReader(source, plan.chunk_bytes, metric, invalid, may_index=True), plan.n_threads
 

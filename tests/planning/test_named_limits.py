@@ -53,7 +53,7 @@ def sources(tmp_path_factory):
     return {name: open_source(str(folder / name)) for name in ROWS}
 
 
-def labels_of(limit):
+def resources_below(limit):
     return Resources(memory_limit=limit, chunk_bytes="auto", n_threads=4)
 
 
@@ -69,11 +69,11 @@ PLANS = {
     "two-step": lambda source, limit: StreamKernelKMeans(10, method="two-step", memory_limit=limit).plan_for(source),
     "svd": lambda source, limit: StreamKMeans(20, sketch=SketchOptions("svd", 16), memory_limit=limit).plan_for(source),
     "store": lambda source, limit: reader_for_store(source, "euclidean", "raise", memory_limit=limit),
-    "labels": lambda source, limit: plan_labels(source, labels_of(limit), n_columns=4, centers_bytes=1 << 20),
-    "update": lambda source, limit: plan_labels(source, labels_of(limit), update=UPDATE, centers_bytes=1 << 20),
+    "labels": lambda source, limit: plan_labels(source, resources_below(limit), n_columns=4, centers_bytes=1 << 20),
+    "update": lambda source, limit: plan_labels(source, resources_below(limit), update=UPDATE, centers_bytes=1 << 20),
     "dedupe": lambda source, limit: accepted(partial(plan_run, StreamKMeans(10, metric="spherical"), source), limit),
     "sweep": lambda source, limit: plan_sweep(
-        source, PlannedSketch("identity", 20, ""), 10_000, 1000, 50, memory_limit=limit, n_threads=4
+        source, resources_below(limit), PlannedSketch("identity", 20, ""), 10_000, 1000, 50
     ),
 }
 

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from click.testing import CliRunner
 from sklearn.datasets import dump_svmlight_file
 
-from streamkm import SketchOptions, StreamKMeans
+from streamkm import SketchOptions, StreamKernelKMeans, StreamKMeans
 from streamkm.cli.main import main
 from streamkm.cli.summary import result_lines
 from streamkm.cluster.centers.index import index_bytes
@@ -26,7 +26,6 @@ from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.passes.assign import LABEL_BYTES
 from streamkm.planning import memory, memory_budget, process
 from streamkm.planning.fit_plan import plan_fit
-from streamkm.planning.kernel_plan import kernel_sizes, plan_kernel_fit
 from streamkm.planning.plan import PlannedSketch
 from streamkm.planning.request import Resources
 from streamkm.planning.sample_plan import plan_store, plan_sweep
@@ -292,11 +291,8 @@ def test_no_number_of_threads_changes_what_is_planned(case, limit, tmp_path):
     def of(n_threads):
         try:
             if case == "kernel":
-                return plan_kernel_fit(
-                    UnreadSource(500_000, 30), n_clusters=10, method="nystroem", how="uniform",
-                    sizes=kernel_sizes(10, "auto", "auto", None, 500_000), all_rows=False, weighted=False,
-                    refine="auto", resources=Resources(memory_limit=limit, chunk_bytes="auto", n_threads=n_threads),
-                )  # fmt: skip
+                kernel = StreamKernelKMeans(10, memory_limit=limit, executor=n_threads)
+                return kernel.plan_for(UnreadSource(500_000, 30))
             return plan(source, memory_limit=limit, n_threads=n_threads, **changed)
         except MemoryLimitError as error:
             return str(error)
@@ -315,10 +311,11 @@ def test_no_number_of_threads_changes_what_is_planned(case, limit, tmp_path):
 def test_no_number_of_threads_changes_a_sweep_or_a_store(limit):
     source, sketch = UnreadSource(400_000, 500), PlannedSketch("pca", 50, "")
     for planned in (
-        partial(plan_sweep, source, sketch, 5_000, 2_000, 20),
-        partial(plan_store, source, sketch, 10_000, stored=StoredRows.memory),
+        lambda given: plan_sweep(source, given, sketch, 5_000, 2_000, 20),
+        lambda given: plan_store(source, given, sketch, 10_000, StoredRows.memory),
     ):
-        got = [planned(memory_limit=limited(limit), n_threads=n_threads) for n_threads in (1, 2, 4, 8)]
+        given = partial(Resources, memory_limit=limited(limit), chunk_bytes="auto")
+        got = [planned(given(n_threads=n_threads)) for n_threads in (1, 2, 4, 8)]
         assert len({each.chunk_bytes for each in got}) == 1
         assert all(max(each.memory.values()) <= each.limit_bytes for each in got)
         assert [each.n_threads for each in got] == sorted(each.n_threads for each in got)
