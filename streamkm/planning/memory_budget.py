@@ -210,7 +210,7 @@ def with_line_limit(
 
 def planned_line_limit(source: RowSource, memory_limit: Any, plan: Any) -> RowSource:
     """The rows with the `with_line_limit` of a plan."""
-    return with_line_limit(source, memory_limit, max(plan.memory.values()), plan.chunk_bytes, plan.n_threads)
+    return with_line_limit(source, memory_limit, plan.peak_bytes, plan.chunk_bytes, plan.n_threads)
 
 
 def check_workers(workers: PlannedWorkers, source: str) -> None:

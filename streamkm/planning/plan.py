@@ -15,7 +15,6 @@ from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import MUCH_ROOM, EpochRoom, PlannedWorkers, excess_bytes
 
 STAGE_NAMES = {"idf": "document frequencies", "by rows": "sorting entries by rows", "fill": "column means"}
-MANY_CENTERS = "two-level k-means++, then a search among neighbouring centers; labels are exact, by an index"
 _MAIN = ("sketch", "assignment", "passes", "bytes read", "memory", "worker memory")  # main lines for users
 
 
@@ -29,10 +28,26 @@ class PlannedSketch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Sizes, PlannedSketch, Lines):
-    """The plan of a fit."""
+class MemoryPlan:
+    """The memory of a plan: of a sweep, a sketch store, a pass that labels rows, or a fit."""
 
     source: str
+    chunk_bytes: int  # decoded bytes of a chunk, about
+    n_threads: int  # threads of this process that work on rows, at most
+    limit_bytes: int  # of resident bytes
+    base_bytes: int  # memory beside the plan: `process_memory`, and rows in memory
+    memory: dict[str, int]  # projected resident bytes of this process in each stage: of the client, on a Dask cluster
+
+    @property
+    def peak_bytes(self) -> int:
+        """Projected resident bytes at the peak."""
+        return max(self.memory.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(MemoryPlan, Sizes, PlannedSketch, Lines):
+    """The plan of a fit."""
+
     n_rows: int | None  # exact, or about; None if only reading can tell
     knows_rows: bool = False  # whether `n_rows` is exact
     n_features: int | None
@@ -61,13 +76,9 @@ class Plan(Sizes, PlannedSketch, Lines):
     reads_ahead: bool = False
     more_passes: int = 0  # further passes, at most, if the sample missed something
     n_chunks: int | None
-    n_threads: int  # threads of this process that work on rows, at most
     # room for rows that stay in memory once they are read, so that later passes read nothing; 0: each pass reads them
     cached_bytes: int = 0
-    memory: dict[str, int]  # projected resident bytes of this process in each stage: of the client, on a Dask cluster
     memory_model: MemoryModel  # of the projection
-    limit_bytes: int  # of resident bytes
-    base_bytes: int  # memory beside the plan: `process_memory`, and rows in memory
     # beside data, in steps of 64 MiB: measured before the fit, or given with the limit
     process_memory: int
     # memory of the workers of a Dask cluster, which read rows and hold those that are sketched; None without one
@@ -135,11 +146,6 @@ class Plan(Sizes, PlannedSketch, Lines):
         model = self.memory_model
         return (model.fitted or model.map is not None) and self.cluster_on != "sample" and not self.reads_ahead
 
-    @property
-    def peak_bytes(self) -> int:
-        """Projected resident bytes at the peak."""
-        return max(self.memory.values())
-
     def __str__(self) -> str:
         return aligned(self.main_lines())
 
@@ -163,7 +169,6 @@ class Plan(Sizes, PlannedSketch, Lines):
             ("row sample", f"all {rows} rows" if whole else f"up to {self.sample_rows:,} rows"),
             ("clustering", self.why_regime),
             ("assignment", self._assignment()),
-            *([("centers", MANY_CENTERS)] if self.memory_model.many else []),
             ("passes", self._passes()),
             ("bytes read", self._read()),
             ("bytes written", self._written()),
@@ -197,10 +202,8 @@ class Plan(Sizes, PlannedSketch, Lines):
     def _written(self) -> str:
         if self.block_room is None:
             return "none"
-        rows = f"rows beyond {human_bytes(self.block_room)}"
-        if self.rereads:
-            return f"none but for a checkpoint; {rows} are read again in every step"
-        return f"sketched {rows}; read again in every step"
+        rows = "none but for a checkpoint; rows" if self.rereads else "sketched rows"
+        return f"{rows} beyond {human_bytes(self.block_room)}; read again in every step"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""

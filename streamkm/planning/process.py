@@ -17,7 +17,7 @@ from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, count_runs, run_len
 from streamkm.kernels.centers.nearest import nearest_csr, nearest_dense
 from streamkm.passes.assign import DRAWN_SLACK, LABEL_BYTES
 from streamkm.passes.gathered import PICKED_ROW_BYTES, node_rows
-from streamkm.passes.sizes import ClusterOn, FitSizes
+from streamkm.passes.sizes import FitSizes
 from streamkm.planning.memory import MemoryModel
 from streamkm.sketches.subspace import subspace_bytes
 from streamkm.sources.base import RowSource
@@ -113,7 +113,8 @@ class PlannedWorkers:
     def stages(self, sizes: MemoryModel) -> dict[str, int]:
         """Resident bytes of a worker in each stage: its threads' chunks, held rows, labels, waiting messages, sums."""
         rows, reading, share = sizes.rows, sizes.reading, self._share(sizes)
-        held, centers = self._held_bytes(sizes, sizes.cluster_on), sizes.centers(sizes.width(sizes.space))
+        held, centers = self._held_bytes(sizes), sizes.centers(sizes.width(sizes.space))
+        held *= sizes.cluster_on in ("blocks", "spilled")
         read = self.n_threads * (int(reading.read_factor * reading.largest_chunk) + READ_BYTES + sizes.maps())
         labels = int(LABEL_BYTES * rows.n_rows * (share + self.n_threads / self._count_calls(sizes, RUNS)))
         drawn = int(DRAWN_SLACK * sizes.chosen.drawn_rows * rows.placed_bytes(sizes.space))
@@ -133,7 +134,7 @@ class PlannedWorkers:
     def planned(self, sizes: MemoryModel) -> PlannedWorkers:
         """The workers with their stages; one searches for starts on drawn rows if it has room, else the client does."""
         memory = self.stages(sizes)
-        searching = self.base_bytes + self._held_bytes(sizes, "blocks") + sizes.searching_bytes(sizes.rows.n_rows)
+        searching = self.base_bytes + self._held_bytes(sizes) + sizes.searching_bytes(sizes.rows.n_rows)
         if sizes.cluster_on == "blocks" and searching <= self.limit_bytes:
             memory[SEARCH] = searching
         return replace(self, memory=memory)
@@ -143,13 +144,11 @@ class PlannedWorkers:
         centers = sizes.centers(sizes.rows.n_components)
         work = centers.step_bytes(0, self.n_threads + ARITY + 1, in_blocks=True) + centers.double_bytes
         room = self.limit_bytes - self.base_bytes - sizes.map_bytes(0) - work
-        rooms = room, room - self._held_bytes(sizes, "blocks"), client_bytes
+        rooms = room, room - self._held_bytes(sizes), client_bytes
         return EpochRoom(*(max(0, free) // (8 + sizes.rows.block_row_bytes) for free in rooms))
 
-    def _held_bytes(self, sizes: FitSizes, cluster_on: ClusterOn) -> int:
-        """Bytes of sketched rows on the worker that holds most of them."""
-        if cluster_on not in ("blocks", "spilled"):
-            return 0
+    def _held_bytes(self, sizes: FitSizes) -> int:
+        """Bytes of sketched rows on the worker that holds most of them, if workers hold them."""
         return int(sizes.rows.n_rows * (8 + sizes.rows.block_row_bytes) * self._share(sizes))
 
     def _share(self, sizes: FitSizes) -> float:

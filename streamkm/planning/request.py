@@ -167,19 +167,15 @@ class FitRequest:
         return not self.sketch_answers.is_identity and self.options.assign_space != "sketch"
 
     @property
-    def _n_features(self) -> int:
-        return self.source.estimated_features or self.sketching.n_components
-
-    @property
     def _n_occurring(self) -> int:
         """Features that occur: as many as the source expects, and at most as many as entries; 0: any may."""
-        source, sketch = self.source, self.sketch_answers
+        source, sketch, n_features = self.source, self.sketch_answers, self.source.estimated_features or 0
         if not source.is_sparse or sketch.is_identity or sketch.is_projection:
             return 0
         n_entries = (source.estimated_rows or 0) * self.row_bytes // (4 + source.dtype.itemsize)
         n_occurring = n_entries if source.estimated_occurring is None else min(n_entries, source.estimated_occurring)
-        counted = FEWEST_FEATURES <= self._n_features <= MOST_COUNTED
-        return n_occurring if counted and n_occurring <= MOST_OCCUR * self._n_features else 0
+        counted = FEWEST_FEATURES <= n_features <= MOST_COUNTED
+        return n_occurring if counted and n_occurring <= MOST_OCCUR * n_features else 0
 
     def check_once(self) -> None:
         """Refuse parameters that need more than one pass."""
@@ -218,7 +214,7 @@ class FitRequest:
         block = block_row_bytes(source, self.row_bytes, self.sketch_answers, n_components)
         return RowSizes(
             n_rows=source.estimated_rows or sample_rows,
-            n_features=self._n_features,
+            n_features=source.estimated_features or n_components,
             n_components=n_components,
             row_bytes=self.row_bytes,
             block_row_bytes=4 * n_components if mapped else block,

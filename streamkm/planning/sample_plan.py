@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from streamkm.passes.predict import Values, labelled_bytes
 from streamkm.passes.sizes import Sizes, UpdateSizes
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.memory_budget import MemoryBudget, accepted, checked, largest_chunk, reading_of, smaller_sizes
-from streamkm.planning.plan import PlannedSketch
+from streamkm.planning.plan import MemoryPlan, PlannedSketch
 from streamkm.planning.request import Resources, block_row_bytes, float_row_bytes
 from streamkm.sketches import DATA_DEPENDENT, sketch_class
 from streamkm.sources.base import RowSource
@@ -25,22 +24,9 @@ LARGE_CHUNKS = 1 << 20  # enough that all large states of a fold exist
 PLACED = 16  # bytes of a row's norm and number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplePlan:
-    """The plan of a sweep, of a sketch store, or of a pass that labels rows."""
-
-    source: str
-    chunk_bytes: int  # decoded
-    n_threads: int  # that read
-    # as of `plan.Plan`
-    limit_bytes: int
-    base_bytes: int
-    memory: dict[str, int]  # projected resident bytes of each stage
-
-
 def plan_sweep(
     source: RowSource, resources: Resources, sketch: PlannedSketch, n_rows: int, n_judged: int, n_clusters: int
-) -> SamplePlan:
+) -> MemoryPlan:
     """Plan a sweep over `n_rows` sampled rows, `n_judged` for silhouettes, in up to `n_clusters` clusters.
 
     Raises MemoryLimitError if the projected memory exceeds the limit.
@@ -69,7 +55,7 @@ def plan_store(
     sketch: PlannedSketch,
     sample_rows: int,
     stored: Callable[[int], PassMemory],
-) -> SamplePlan:
+) -> MemoryPlan:
     """Decide how a sketch store will be written, with a sketch found on `sample_rows` rows, maybe 0.
 
     `stored`: memory of the pass that writes a sketched chunk. Raises MemoryLimitError as `plan_sweep` does.
@@ -94,7 +80,7 @@ def plan_labels(
     centers_bytes: int,
     n_columns: int = 0,
     update: UpdateSizes | None = None,
-) -> SamplePlan:
+) -> MemoryPlan:
     """Plan a pass that labels rows and computes `n_columns` values of each, which count like rows that are read.
 
     If even the smallest chunks have no room for one thread, they are planned; only an `update` raises MemoryLimitError.
@@ -120,14 +106,14 @@ def _planned(
     stages: Callable[[ReadingMemory], dict[str, int]],
     what: str,
     written: int = 0,
-) -> SamplePlan:
+) -> MemoryPlan:
     """The plan with the largest chunks that fit with one thread, and the number of threads that fit then.
 
     `what`: what is refused if it does not fit, or "". `written`: bytes of what a call finds for a row.
     """
     asked, row_bytes, largest = resources.chunk_bytes, decoded_row_bytes(source), cache(partial(largest_chunk, source))
 
-    def planned(limit: Any) -> SamplePlan:
+    def planned(limit: Any) -> MemoryPlan:
         budget = MemoryBudget.of(limit, source, on_cluster=resources.on_cluster)
 
         def memory(sizes: Sizes, n_threads: int) -> dict[str, int]:
@@ -141,7 +127,7 @@ def _planned(
             if max(memory(sizes, 1).values()) <= budget.limit_bytes:
                 break
         n_threads = budget.threads(resources.n_threads, lambda count: max(memory(sizes, count).values()))
-        plan = SamplePlan(
+        plan = MemoryPlan(
             source=source.name,
             chunk_bytes=sizes.chunk_bytes,
             n_threads=n_threads,

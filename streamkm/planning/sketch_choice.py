@@ -69,10 +69,9 @@ def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, del
     m, why = bound.n_components, f"{bound.formula} for eps={eps}, delta={delta}"
     if sketch_class(bound.sketch).is_identity:
         why = f"{sketch} needs as many components as there are features or more for eps={eps}, delta={delta}"
-        return PlannedSketch(bound.sketch, m, why)
-    if is_oblivious(sketch):
+    elif is_oblivious(sketch):
         make_sketch(sketch, m, 0, d)  # refuses sketches that are too large, before a read
-    return PlannedSketch(sketch, m, why)
+    return PlannedSketch(bound.sketch, m, why)
 
 
 def _given_sketch(source: RowSource, sketch: Sketch, options: SketchOptions) -> PlannedSketch:
@@ -109,8 +108,7 @@ def _auto_sketch(source: RowSource, n_components: int | str) -> tuple[str, str]:
     if d is not None and d <= enough:
         return "identity", f"{'sparse' if source.is_sparse else 'dense'} rows of up to {enough:,} features need none"
     if source.is_sparse:
-        why = "sparse rows stay sparse, so that many components cost nothing"
-        return "countsketch", why + "; only the first pass tells the number of features" if d is None else why
+        return "countsketch", "sparse rows stay sparse, so that many components cost nothing"
     if not source.replayable:
         return "countsketch", "rows that are seen once are sketched as they come"
     return "pca", "wide dense rows are clustered by the principal directions of the row sample"

@@ -701,7 +701,7 @@ def test_rows_are_told_as_exactly_as_they_are_known(tmp_path):
     rows = sp.random_array((400, 16), density=0.9, rng=np.random.default_rng(0), format="csr")
     dump_svmlight_file(rows, np.zeros(400), str(tmp_path / "x.svm"), zero_based=False)
     told = dict(StreamKMeans(3).plan(str(tmp_path / "x.svm")).lines())
-    assert "only the first pass tells the number of features" in told["sketch"]
+    assert told["features"] == "known after the first pass"
     assert "about 16 features" in told["assignment"]
 
 
