@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.index import IndexParts, are_orthonormal, is_worth
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.columns import Columns
 from streamkm.cluster.fit_info import PREFIX as FIT_PREFIX
@@ -22,7 +21,6 @@ from streamkm.cluster.rows import merged
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
 from streamkm.core.matrix import Matrix
-from streamkm.kernels.centers.reduced import COORDINATES
 from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch, sketch_from_dict
 
@@ -32,7 +30,7 @@ FORMAT, SPARSE_FORMAT, PREPARED_FORMAT, STREAM_FORMAT = 1, 2, 3, 4
 # of the names of arrays that belong to the sketch, to steps, and to a stream
 SKETCH_PREFIX, STEPS_PREFIX, STREAM_PREFIX = "sketch_", "steps_", "stream_"
 
-INDEX_ARRAYS = ("index_directions", "index_groups")
+INDEX = "index_"  # arrays of older files, which are not read
 MEANS = "mean_"  # before the names of arrays of centers
 IDS = "center_ids"  # of clusters, where these are not their numbers
 OCCURRING = "center_features"  # the features that centers have, where these are few of all
@@ -51,9 +49,6 @@ class Model:
     space: Space  # "original" or "sketch"
     sketch: Sketch
     preparation: Preparation | None = None  # how original rows are prepared, before anything else
-    # tuple of float32 (m, u) and int32 (k,), or None, directions and groups of an index of the centers, where there is
-    # one; see `centers.index`
-    index: IndexParts | None = None
     laid_out: NearestCenters | None = None  # the table of these centers, where it is kept; see `with_table`
     columns: Columns | None = None  # the features that centers have, where they are few of all
     ids: NDArray[np.int64] | None = None  # (k,): what labels are; None: the numbers of the centers
@@ -64,12 +59,6 @@ class Model:
     def names(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Labels of rows, of any dtype, by the numbers of their centers."""
         return numbers if self.ids is None else self.ids.astype(numbers.dtype)[numbers.astype(np.intp)]
-
-    def indexed(self) -> Model:
-        """Add an index of the centers, if there are enough of them that it pays for dense rows."""
-        if not is_worth(*self.centers.shape):
-            return self
-        return replace(self, index=self.table().index().parts())
 
     def place(self, X: Matrix) -> Matrix:
         """Bring rows (n, d), of unit length under the cosine metric, into the space of the centers; `X` is not changed.
@@ -95,7 +84,7 @@ class Model:
         """The centers, for rows in their space."""
         if self.laid_out is not None and self.laid_out.centers is self.centers:
             return self.laid_out
-        return NearestCenters.build(self.centers, np.float32, index=self.index)
+        return NearestCenters.build(self.centers, np.float32)
 
     def with_table(self) -> Model:
         """Add a table that is laid out once for all later calls, and stays in memory."""
@@ -134,8 +123,6 @@ class Model:
             arrays[IDS] = self.ids
         if self.means is not None:
             arrays |= {MEANS + name: array for name, array in _packed_centers(self.means, self.columns)[1].items()}
-        if self.index is not None:
-            arrays |= dict(zip(INDEX_ARRAYS, self.index, strict=True))
         arrays |= {"header": np.array(json.dumps(header)), **stored}
         n_bytes = sum(array.nbytes for array in arrays.values())
         replace_file(path, lambda file: np.savez(file, **arrays), n_bytes)  # type: ignore[arg-type]
@@ -175,7 +162,7 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
         raise ModelFileError(f"metric {header['metric']!r} in the space {header['space']!r}")
     if type(header["n_features"]) is not int or header["n_features"] < 1:
         raise ModelFileError(f"n_features is {header['n_features']!r}")
-    others = (FIT_PREFIX, MEANS, STEPS_PREFIX, "center", *INDEX_ARRAYS)
+    others = (FIT_PREFIX, MEANS, STEPS_PREFIX, "center", INDEX)
     stored = {name.removeprefix(SKETCH_PREFIX): each for name, each in arrays.items() if not name.startswith(others)}
     sketch = sketch_from_dict(header["sketch"], stored)
     if not sketch.fits_features(header["n_features"]):
@@ -198,11 +185,10 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
         }
         preparation = Preparation.restored(header["steps"], known, header["n_features"])
     given = (header["n_features"], header["metric"], header["space"], sketch)
-    index = _checked_index(arrays, centers)
     ids = arrays.get(IDS)
     if ids is not None and not (ids.dtype == np.int64 and ids.shape == (len(centers),) and (np.diff(ids) > 0).all()):
         raise ModelFileError(f"ids of {ids.dtype} {ids.shape}; needed: int64 ({len(centers)},) that ascend")
-    return Model(centers, *given, preparation=preparation, index=index, columns=columns, ids=ids, means=means)
+    return Model(centers, *given, preparation=preparation, columns=columns, ids=ids, means=means)
 
 
 def _packed_centers(centers: NDArray[np.float64], known: Columns | None) -> tuple[int, dict[str, NDArray[Any]]]:
@@ -254,17 +240,3 @@ def _filled_centers(arrays: dict[str, NDArray[Any]], width: int, known: Columns 
     centers = np.zeros((len(counts), width))
     centers[np.repeat(np.arange(len(counts)), counts), columns] = values
     return centers
-
-
-def _checked_index(arrays: dict[str, NDArray[Any]], centers: NDArray[np.float64]) -> IndexParts | None:
-    """Check the index in a file, if any: its exclusions are certain for orthonormal directions only."""
-    if not any(name in arrays for name in INDEX_ARRAYS):
-        return None
-    directions, groups = (arrays[name] for name in INDEX_ARRAYS)
-    wanted = min(COORDINATES, centers.shape[1])
-    fits = directions.dtype == np.float32 and directions.shape == (centers.shape[1], wanted)
-    if not fits or not are_orthonormal(directions):
-        raise ModelFileError(f"{INDEX_ARRAYS[0]} are no {wanted} orthonormal directions of float32")
-    if groups.dtype != np.int32 or groups.shape != (len(centers),) or groups.min() < 0 or groups.max() >= len(centers):
-        raise ModelFileError(f"{INDEX_ARRAYS[1]} are no int32 numbers of groups, one for each center")
-    return directions, groups

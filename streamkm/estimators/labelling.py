@@ -106,7 +106,7 @@ def current_model(estimator: Any) -> Model:
         raise InvalidInputError(f"cluster_centers_ has shape {centers.shape}; needed: (clusters, {wanted:,})")
     if not np.isfinite(centers).all():
         raise InvalidInputError("cluster_centers_ holds NaN or infinity; needed: finite centers")
-    return replace(model, centers=np.array(centers, np.float64, order="C"), index=None, columns=None)
+    return replace(model, centers=np.array(centers, np.float64, order="C"), columns=None)
 
 
 class FewClustersWarning(StreamkmWarning, ConvergenceWarning):  # type: ignore[misc] # scikit-learn's are Any

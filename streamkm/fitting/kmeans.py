@@ -5,8 +5,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 
-import numpy as np
-
 from streamkm.cluster.profile import feature_deviations
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.exceptions import StreamkmWarning
@@ -67,8 +65,6 @@ def _describe(context: FitContext, state: FitState) -> None:
     if model.space == "original":
         some = rows_between(view.sample.X, 0, DEVIATION_ROWS)
         state.deviations = feature_deviations(view.normalization.original_rows(some))
-    if isinstance(view.sample.X, np.ndarray):
-        state.model = model.indexed()
 
 
 def _in_the_sketch(context: FitContext, n_features: int) -> str:

@@ -31,10 +31,9 @@ GROUPS = 2  # times the square root of the centers: so many groups
 PROBES = 4  # groups that the nearest center is guessed from
 GROUP_STEPS = 3
 LOST = 8  # times what a projection loses: twice for squares, once for products, of both sides
-NEARLY = 1e-6  # that products of directions may be from those of orthogonal ones of length 1
 
 IndexParts: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int32]]
-"""Directions (m, u) and groups (k,) of an index, its most expensive parts."""
+"""Directions (m, u) and groups (k,) of an index, which serve centers that have moved, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,8 @@ class CenterIndex:
     ) -> CenterIndex:
         """Build the index. O(k * m * WIDE + k^1.5 * WIDE).
 
-        `columns`: float32 (k, m), of the table: scores of rows z are ``z @ columns.T + bias``. `known`: parts of a
-        saved index.
+        `columns`: float32 (k, m), of the table: scores of rows z are ``z @ columns.T + bias``. `known`: parts of the
+        index of other centers.
         """
         n_clusters, n_features = columns.shape
         directions = principal_directions(columns) if known is None else known[0]
@@ -118,7 +117,7 @@ class CenterIndex:
         return left
 
     def parts(self) -> IndexParts:
-        """The arrays to save."""
+        """The parts that other centers can take over."""
         return self.directions, self.groups
 
     def _guessed(
@@ -221,13 +220,6 @@ def _fine(
     out, units = aligned_empty(fine.shape, np.int16), np.empty(len(fine), np.float32)
     reduced.to_bytes(fine, lengths, sign, reduced.FINE_LIMITS, out, units)
     return out, units
-
-
-def are_orthonormal(directions: NDArray[np.float32]) -> bool:
-    """Whether the columns are orthonormal within rounding; False for NaN."""
-    exact = directions.astype(np.float64)
-    wrong = np.abs(exact.T @ exact - np.eye(exact.shape[1]))
-    return bool(wrong.max() <= NEARLY)
 
 
 def grouped(wide: NDArray[np.float32], n_groups: int) -> NDArray[np.int32]:
