@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import BaseKMeans
-from streamkm.estimators.files import result_facts, shown_clusters, summarize
+from streamkm.estimators.files import cluster_summary, result_facts, summarize
 from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.labelling import current_model, known_labels, known_means
 from streamkm.estimators.sql import label_query
@@ -221,9 +221,7 @@ class DescribedKMeans(BaseKMeans):
         facts = summarize(self)
         return plot_clusters(self._places(), self.counts_, names_of(facts), facts["result"]["ids"])
 
-    def report(
-        self, path: str | os.PathLike[str], *, rows: Any = None, image_shape: Sequence[int] | None = None
-    ) -> None:
+    def report(self, path: str | os.PathLike[str], *, rows: Any = None) -> None:
         """Write a report, one HTML file that needs no other: what was found, how good it is, and what is in clusters.
 
         Figures need matplotlib. Streams and loaded models report what they know.
@@ -233,23 +231,17 @@ class DescribedKMeans(BaseKMeans):
         path : path
             A report that is there is replaced by the complete new one, nothing else is.
         rows : as for `fit`, optional
-            The fitted data, read once more for the ids and pictures of typical rows.
-        image_shape : (height, width) or (height, width, 3), optional
-            For rows of pixels: each cluster's center is shown as a picture, and so are typical and far `rows`.
+            The fitted data, read once more for the ids of typical rows.
 
         Raises
         ------
-        NotFittedError, InvalidParameterError
-            Before `fit`; for an `image_shape` that rows do not have.
+        NotFittedError
         DiskFullError, OutputError
             Something else is there, or it cannot be written; what was there is as it was.
         """
         check_is_fitted(self, ["model_", "counts_"])
         check_page_place(path)
-        facts = summarize(self)
-        if facts["clusters"] is not None:
-            source = None if rows is None else open_rows(self, rows, reset=None)
-            facts |= {"clusters": shown_clusters(self, facts["clusters"], source, image_shape)}
+        facts = summarize(self, cluster_summary(self, rows))
         next_steps = _NEXT_STEPS.format(type(self).__name__)
         steps = f"{_LABELS}{next_steps}" if known_labels(self) is not None else next_steps
         write_page(path, report_page(facts, self._places(), steps))

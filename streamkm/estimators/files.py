@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamkm.cluster.fit_info import FitInfo
 from streamkm.cluster.model import Model, read_stream
@@ -26,11 +25,9 @@ from streamkm.estimators.validation import OF_THIS_RUN, given_start, plain
 from streamkm.fitting.streams.stream import Stream
 from streamkm.metrics.cluster_summary import ClusterSummary
 from streamkm.metrics.clusters import mean_silhouette, whole
-from streamkm.passes.excerpts import row_ids, rows_as_values
 from streamkm.passes.labels import count_skipped
-from streamkm.reports.report import cautions, check_image_shape, with_pictures
+from streamkm.reports.report import cautions
 from streamkm.sketches import OPTIONS, Sketch, sketch_from_dict
-from streamkm.sources.base import RowSource
 
 ESTIMATORS = ("StreamKMeans", "StreamKernelKMeans", "IncrementalKMeans")  # what `streamkm` exports
 
@@ -133,10 +130,10 @@ JUDGED_PER_CLUSTER, FEWEST_JUDGED, MOST_JUDGED = 10, 500, 2000  # rows that silh
 MOST_DESCRIBED = 5000  # clusters: comparing all of them takes time by their square
 
 
-def cluster_summary(estimator: Any) -> ClusterSummary | None:
-    """Summary of the clusters; None if they are unknown or very many."""
+def cluster_summary(estimator: Any, rows: Any = None) -> ClusterSummary | None:
+    """Summary of the clusters, with examples of given rows; None if they are unknown or very many."""
     described = getattr(estimator, "feature_deviations_", None) is not None or hasattr(estimator, "kernel")
-    return estimator.summary() if described and len(estimator.counts_) <= MOST_DESCRIBED else None
+    return estimator.summary(rows=rows) if described and len(estimator.counts_) <= MOST_DESCRIBED else None
 
 
 def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, Any]:
@@ -186,32 +183,6 @@ def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, 
     }
     values: dict[str, Any] = plain(summary)
     return values
-
-
-def shown_clusters(
-    estimator: Any, clusters: Sequence[Mapping[str, Any]], source: RowSource | None, image_shape: Any
-) -> list[dict[str, Any]]:
-    """Clusters of a report, from those of `summarize`: with ids of typical rows of a source, and with pictures."""
-    if image_shape is not None and estimator.assign_space_ != "original":
-        raise InvalidParameterError(f"image_shape={image_shape!r}; centers of a sketch or a kernel are no pictures")
-    told, names = [dict(row) for row in clusters], ("typical", "outlying")
-    shape = None if image_shape is None else check_image_shape(image_shape, estimator.n_features_in_)
-    values: dict[int, NDArray[Any]] = {}
-    preparation = estimator.model_.preparation
-    if source is not None:
-        wanted = sorted({each["row"] for row in told for name in names for each in row[name]})
-        ids = row_ids(source, wanted)
-        for row in told:
-            row |= {name: [{**each, "id": ids.get(each["row"])} for each in row[name]] for name in names}
-        values = {} if shape is None else rows_as_values(source, wanted)
-    if shape is None:
-        return told
-    centers = estimator.model_.wide_centers()
-    if preparation is not None and preparation.is_invertible:
-        centers = preparation.undone(centers)
-    elif preparation is not None:
-        values = {row: np.asarray(preparation.apply(each[None]))[0] for row, each in values.items()}
-    return with_pictures(told, centers, shape, values)
 
 
 def result_facts(estimator: Any) -> dict[str, Any]:

@@ -31,19 +31,10 @@ def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] 
         batches = (batch.documents for batch in text.batches(READ_BYTES))
         return _found(((len(each), partial(_shortened, each)) for each in batches), wanted)
     first = (source.made_with or {}).get("first_index", 0)
-    return _found_rows(source, wanted, lambda values: _values_text(values, source.is_sparse, names, first))
 
-
-def rows_as_values(source: RowSource, wanted: Sequence[int]) -> dict[int, NDArray[Any]]:
-    """Values (d,) of the wanted rows (ascending numbers), read in order up to the last."""
-    return _found_rows(source, wanted, np.array)
-
-
-def _found_rows(source: RowSource, wanted: Sequence[int], told: Callable[[NDArray[Any]], T]) -> dict[int, T]:
-    """The results of `told` for the values (d,) of wanted rows."""
-
-    def of_row(X: Any, number: int) -> T:
-        return told(X[number] if isinstance(X, np.ndarray) else X[[number]].toarray()[0])
+    def of_row(X: Any, number: int) -> str:
+        values = X[number] if isinstance(X, np.ndarray) else X[[number]].toarray()[0]
+        return _values_text(values, source.is_sparse, names, first)
 
     return _found(((len(rows.places), partial(of_row, rows.X)) for rows in source.stream(READ_BYTES)), wanted)
 

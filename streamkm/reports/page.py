@@ -21,7 +21,6 @@ _MOST_ROWS = 1000  # of the table of clusters
 _FINDINGS = 3  # sentences, unless there are more cautions
 _HEADS = {  # of the table of clusters: what it is called, and what it says
     "cluster": ("cluster", "the label of its rows"),
-    "pictures": ("pictures", "its center; then rows nearest to it, and far ones, where there are some"),
     "traits": ("set apart by", "features whose mean in it lies farthest from that of all rows, in standard deviations"),
     "size": ("rows, share", "and their share of all"),
     "simplified_silhouette": (
@@ -156,9 +155,6 @@ def _cards(result: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
 def _columns(clusters: Sequence[Mapping[str, Any]], by_words: bool) -> list[tuple[str, str, str]]:
     """Name, head and description of each column of the table of clusters."""
     known = [name for name in _HEADS if any(row.get(name) not in (None, [], ()) for row in clusters)]
-    if "pictures" in known:  # they say more than the numbers of some pixels, and of rows that are shown
-        told = {"traits", *(["typical"] if any(len(row["pictures"]) > 1 for row in clusters) else [])}
-        known = [name for name in known if name not in told]
     heads = {**_HEADS, "traits": ("words", "that it has more of than all rows")} if by_words else _HEADS
     return [(name, *heads[name]) for name in known]
 

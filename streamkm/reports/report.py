@@ -1,9 +1,7 @@
-"""Reports from plain values, a map and rows of pixels: figures with names, pictures, cautions and pages."""
+"""Reports from plain values and a map: figures with names, cautions and pages."""
 
 from __future__ import annotations
 
-import base64
-import io
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.atomic_io import check_new, replace_file
 from streamkm.core.display import displayed
-from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError, OutputError
+from streamkm.core.exceptions import MissingDependencyError, OutputError
 from streamkm.metrics.cluster_summary import ClusterRow
 from streamkm.metrics.drift_report import HEAD, Drift, Update, cells_of
 from streamkm.reports.maps import ClusterMap
@@ -30,7 +28,6 @@ MOST_ERRORS = 3  # between the objective and what the sample predicted
 FEWEST_COUNTED = 200  # sampled rows by which a feature is known as a counter
 LONGEST_NAME = 16
 _HEAD = 1 << 10  # characters that a page is known by
-_MOST_ROWS = 2  # pictures of each kind beside that of the center
 MOST_BARS = 30  # clusters whose sizes the table shows well enough
 _FOLLOWED = "The new rows differ from those before; the clusters have followed"
 _VERDICTS = {
@@ -133,51 +130,6 @@ def has_matplotlib() -> bool:
     with suppress(ValueError):  # it was taken out
         return find_spec("matplotlib") is not None
     return False
-
-
-def check_image_shape(shape: Any, n_features: int) -> tuple[int, ...]:
-    """Height, width and 3 for colours of rows as pictures; InvalidParameterError for shapes that rows do not have."""
-    given = tuple(shape) if isinstance(shape, Sequence) else ()
-    whole = all(isinstance(size, int | np.integer) and size > 0 for size in given)
-    if not whole or len(given) < 2 or given[2:] not in ((), (3,)) or int(np.prod(given)) != n_features:
-        raise InvalidParameterError(
-            f"rows of {n_features} features are no pictures of {shape!r}; give another image_shape: height, width[, 3]"
-        )
-    return tuple(map(int, given))
-
-
-def with_pictures(
-    clusters: Sequence[Mapping[str, Any]],
-    centers: NDArray[np.float64],
-    shape: tuple[int, ...],
-    rows: Mapping[int, NDArray[Any]],
-) -> list[dict[str, Any]]:
-    """Add ``pictures`` of centers (k, d), and of the given example `rows`, to clusters of `summarize`.
-
-    `shape`: of `check_image_shape`. `rows`: values (d,) by row number. There are none without matplotlib's Pillow.
-    """
-    if not has_matplotlib():
-        return [dict(cluster) for cluster in clusters]
-    told = []
-    for cluster in clusters:
-        shown = {f"center of cluster {cluster['cluster']}": centers[cluster["cluster"]]}
-        for name in ("typical", "outlying"):
-            known = [each["row"] for each in cluster[name] if each["row"] in rows][:_MOST_ROWS]
-            shown |= {f"{name} row {row}": rows[row] for row in known}
-        pictures = [(name, _picture(row, shape, centers.min(), centers.max())) for name, row in shown.items()]
-        told.append({**cluster, "pictures": pictures})
-    return told
-
-
-def _picture(values: NDArray[Any], shape: tuple[int, ...], low: float, high: float) -> str:
-    """A data URI of pixels (d,): large values are dark, or bright in colour pictures."""
-    from PIL import Image
-
-    scaled = np.clip((np.asarray(values, np.float64) - low) / ((high - low) or 1.0), 0, 1).reshape(shape)
-    pixels = np.rint(255 * (scaled if len(shape) == 3 else 1 - scaled)).astype(np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "png")
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def cautions(rows: Sequence[ClusterRow], result: Mapping[str, Any]) -> Iterator[str]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import logging
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,13 +15,10 @@ import scipy.sparse as sp
 import sklearn.datasets
 import sklearn.metrics
 from jinja2 import UndefinedError
-from PIL import Image
-from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 
 from streamkm import IncrementalKMeans, SketchOptions, StreamKMeans
 from streamkm.core.exceptions import (
-    InvalidParameterError,
     MissingDependencyError,
     OutputError,
 )
@@ -344,16 +339,6 @@ def test_without_matplotlib(monkeypatch, caplog):
     assert "12.5" in text
 
 
-def test_without_matplotlib_rows_of_pixels_are_told_without_pictures(tmp_path, monkeypatch, caplog):
-    model = StreamKMeans(2, random_state=0, progress=False).fit(blobs(2)[0])
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    model.report(tmp_path / "x.html", image_shape=(2, 4))
-    assert "matplotlib is missing" in caplog.text
-    text = (tmp_path / "x.html").read_text()
-    assert not pictures_of(text)
-    assert "set apart by" in text
-
-
 @pytest.mark.parametrize("place", ["data", "result"])
 def test_pages_lack_nothing_unnoticed(place):
     for name in SUMMARY[place]:
@@ -365,36 +350,3 @@ def test_pages_lack_nothing_unnoticed(place):
 def test_page_of_numbers_that_are_not_finite():
     result = {**SUMMARY["result"], "objective": None}
     assert "not finite" in render_page({**SUMMARY, "result": result}, {}, "")
-
-
-def pictures_of(text):
-    """Pixels of the pictures in a page, by their names."""
-    found = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)"', text)
-    return {name: np.array(Image.open(io.BytesIO(base64.b64decode(coded)))) for coded, name in found}
-
-
-def test_rows_of_pixels_are_shown_as_pictures(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    X = load_digits().data
-    np.save("x.npy", X)
-    kmeans = StreamKMeans(5, random_state=0, progress=False).fit("x.npy")
-    kmeans.report("x.html", rows="x.npy", image_shape=(8, 8))
-    shown = pictures_of(Path("x.html").read_text())
-    assert sum(name.startswith("center") for name in shown) == 5
-    span = kmeans.cluster_centers_.min(), kmeans.cluster_centers_.max()
-    for name, pixels in shown.items():
-        number = int(name.split()[-1])
-        row = kmeans.cluster_centers_[number] if name.startswith("center") else X[number]
-        wanted = 255 * (1 - np.clip((row - span[0]) / (span[1] - span[0]), 0, 1))
-        np.testing.assert_allclose(pixels, wanted.reshape(8, 8), atol=0.51)
-    typical = {row.typical[0].row for row in kmeans.summary().rows}
-    assert typical <= {int(name.split()[-1]) for name in shown if name.startswith("typical")}
-    scaled = StreamKMeans(5, preprocess=["standardize"], random_state=0, progress=False).fit("x.npy")
-    scaled.report("y.html", image_shape=[8, 8])
-    centers = scaled.original_centers()
-    wanted = 255 * (1 - (centers[2] - centers.min()) / np.ptp(centers))
-    pixels = pictures_of(Path("y.html").read_text())["center of cluster 2"]
-    np.testing.assert_allclose(pixels, wanted.reshape(8, 8), atol=0.51)
-    for shape in ((8, 7), (64,), (8, 4, 2), "8x8", (8.0, 8)):
-        with pytest.raises(InvalidParameterError, match="image_shape"):
-            kmeans.report("x.html", image_shape=shape)
