@@ -30,14 +30,13 @@ from itertools import pairwise
 import common
 import numpy as np
 from claims import Claims, by_seed, case, difference, paired, ratio
-from exact import leading_features, power_features, spectral_features
+from exact import exact_objective, leading_features, power_features, spectral_features
 from scipy.linalg import eigvalsh
 from sklearn.datasets import make_circles, make_moons
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.metrics.pairwise import rbf_kernel
 
 from streamkm import KernelOptions, Nystroem, StreamKernelKMeans
-from streamkm.fitting.kernel.maps import exact_objective
 from streamkm.sketches import Kernel
 from streamkm.sketches.kernel_columns import KernelColumns, working_landmarks
 from streamkm.sketches.kernel_map import inverse_root

@@ -27,13 +27,12 @@ from pathlib import Path
 
 import common
 import numpy as np
-from exact import exact_kernel_kmeans
+from exact import exact_kernel_kmeans, exact_objective
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics.cluster import contingency_matrix
 from sklearn.metrics.pairwise import rbf_kernel
 
 from streamkm import StreamKernelKMeans
-from streamkm.fitting.kernel.maps import exact_objective
 from streamkm.sketches import Kernel
 
 MOST_PAIRS, MOST_JUDGED, EXACT_STARTS, SEEDS, QUICK_ROWS = 16_384, 4096, 5, 5, 2000

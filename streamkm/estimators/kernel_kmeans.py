@@ -8,13 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streamkm.cluster.seeding.init import FEW_CLUSTERS, Starts
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
-from streamkm.core.matrix import MASKED_ROWS, check_unmasked
 from streamkm.core.progress import Progress
 from streamkm.engine import under_limit
 from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
@@ -27,9 +24,7 @@ from streamkm.estimators.validation import (
     Weights,
     check_value,
     check_values,
-    check_weights,
     drawn_seed,
-    is_in_memory,
     number,
     one_of,
     parameters_of,
@@ -39,12 +34,11 @@ from streamkm.estimators.validation import (
 from streamkm.fitting.context import FitContext, KernelRule, check_clusters
 from streamkm.fitting.kernel.fit import KernelSettings, run_kernel_fit
 from streamkm.fitting.kernel.landmarks import Choice
-from streamkm.fitting.kernel.maps import MapRule, exact_objective, kernel_objective
+from streamkm.fitting.kernel.maps import MapRule
 from streamkm.passes.reader import RowReader
 from streamkm.planning.kernel_plan import (
     LANDMARKS,
     METHODS,
-    MOST_EVALUATIONS,
     KernelSizes,
     kernel_sizes,
     neighbor_landmarks,
@@ -169,7 +163,7 @@ class StreamKernelKMeans(DescribedKMeans):
         objective lies between O and O plus this number, where O is the objective of the clusters at their means among
         the features: `inertia_` less the sum of `counts_` times the squared distances of `cluster_centers_` from
         `cluster_means_`. This sum is nearly 0 if Lloyd's algorithm saw all rows, small if it saw a sample, and large
-        for "two-step", whose centers are those of the landmarks. `exact_inertia` computes the objective.
+        for "two-step", whose centers are those of the landmarks.
     expected_inertia_, expected_inertia_error_, possible_gain_ : float or None
         As for `StreamKMeans`, in the space of the features; None for "two-step".
     cluster_means_, counts_ : means and sizes of the final clusters
@@ -285,41 +279,6 @@ class StreamKernelKMeans(DescribedKMeans):
             fit, self.kernel_, residual = run_kernel_fit(context)
         set_fitted(self, fit, fit.model, context, weights, seed)
         self.trace_residual_ = None if residual is None else weights.factor * residual
-
-    def exact_inertia(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Exact kernel objective of the clusters of rows in memory, by all pairs of them; O(n^2 d).
-
-        It is the sum of squared distances, in the kernel's own space, to the means of the clusters that `predict`
-        gives; `trace_residual_` bounds it for the rows of the fit.
-
-        Parameters
-        ----------
-        X : ndarray or sparse matrix (n, d)
-            At most 65,536 rows. For a precomputed kernel, its values (n, n) of these very rows.
-        sample_weight : array-like (n,) or float, optional
-
-        Raises
-        ------
-        InvalidInputError
-            For more rows, or rows that are not in memory.
-        """
-        check_is_fitted(self, "model_")
-        if not is_in_memory(X):
-            raise InvalidInputError(f"{type(X).__name__} is no matrix in memory; pass rows as an array or CSR matrix")
-        checks: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": self.invalid == "raise"}
-        check_unmasked(X, "X", MASKED_ROWS)
-        rows = validate_data(self, X, reset=False, dtype="numeric", **checks)
-        n_rows = rows.shape[0]
-        if n_rows**2 > MOST_EVALUATIONS:
-            raise InvalidInputError(f"{n_rows:,} rows; needed: a sample of at most {MOST_EVALUATIONS:,} pairs of rows")
-        weights = check_weights(sample_weight)
-        weights.check_rows(n_rows, "X")
-        rows = sp.csr_array(rows) if sp.issparse(rows) else rows
-        each = weights.each if len(weights.each) else None
-        if self.kernel_.name == "precomputed":
-            values = rows.toarray() if sp.issparse(rows) else rows
-            return weights.factor * kernel_objective(values, self.predict(X), each)
-        return weights.factor * exact_objective(self.kernel_, rows, self.predict(X), each)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

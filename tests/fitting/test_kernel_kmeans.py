@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits, load_svmlight_file, make_blobs, make_c
 from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics.pairwise import chi2_kernel, euclidean_distances, manhattan_distances, pairwise_kernels, rbf_kernel
 
-from examples.papers.exact import exact_kernel_kmeans
+from examples.papers.exact import exact_kernel_kmeans, exact_objective, kernel_objective
 from streamkm import Nystroem, StreamKernelKMeans
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
@@ -26,7 +26,7 @@ from streamkm.fitting.kernel.landmarks import (
     rank_leverage_scores,
     ridge_leverage_scores,
 )
-from streamkm.fitting.kernel.maps import column_sketch, kernel_objective, landmark_sketch, sketched_columns_map
+from streamkm.fitting.kernel.maps import column_sketch, landmark_sketch, sketched_columns_map
 from streamkm.planning.kernel_plan import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, KernelSizes, kernel_sizes
 from streamkm.sketches import GramFit, Kernel, KernelColumns, KernelMap
 from streamkm.sketches.kernel_columns import KERNELS
@@ -230,7 +230,7 @@ class TestFit:
         above = 0
         for seed in range(10):
             fitted = StreamKernelKMeans(8, method="two-step", n_landmarks=12, random_state=seed, progress=False).fit(X)
-            exact = fitted.exact_inertia(X)
+            exact = exact_objective(fitted.kernel_, X, fitted.labels_)
             moved = ((fitted.cluster_means_ - fitted.cluster_centers_) ** 2).sum(axis=1)
             at_means = fitted.inertia_ - float(fitted.counts_ @ moved)
             assert at_means * (1 - 1e-4) <= exact <= at_means + fitted.trace_residual_ * (1 + 1e-4)
@@ -251,7 +251,7 @@ class TestFit:
         parameters |= {"coef0": 1.0} if kernel in ("polynomial", "sigmoid") else {}
         K = pairwise_kernels(X, metric=kernel, **parameters)
         exact = kernel_objective(K, fitted.labels_, weights)
-        assert fitted.exact_inertia(given, weights) == pytest.approx(exact, rel=1e-4)
+        assert exact_objective(fitted.kernel_, given, fitted.labels_, weights) == pytest.approx(exact, rel=1e-4)
         if kernel == "sigmoid":
             assert fitted.trace_residual_ is None
             return
@@ -260,18 +260,13 @@ class TestFit:
         )
         assert at_means * (1 - 1e-4) <= exact <= at_means + fitted.trace_residual_ * (1 + 1e-4)
 
-    def test_exact_inertia_leaves_out_and_refuses(self, blobs):
+    def test_exact_objective_leaves_skipped_rows_out(self, blobs):
         X = np.tile(blobs[0], (2, 1))
         X[7] = np.nan
         fitted = StreamKernelKMeans(5, random_state=0, progress=False, invalid="skip").fit(X)
         K = rbf_kernel(np.nan_to_num(X), gamma=fitted.kernel_.gamma)
-        assert fitted.exact_inertia(X) == pytest.approx(kernel_objective(K, fitted.labels_), rel=1e-4)
-        with pytest.raises(InvalidInputError, match="70,000 rows; needed: a sample of at most 4,294,967,296 pairs"):
-            fitted.exact_inertia(np.zeros((70_000, 4)))
-        with pytest.raises(InvalidInputError, match="str is no matrix in memory"):
-            fitted.exact_inertia("x.npy")
-        with pytest.raises(InvalidInputError, match="sample_weight has 3 values; X has 600 rows"):
-            fitted.exact_inertia(X, np.ones(3))
+        found = exact_objective(fitted.kernel_, X, fitted.labels_)
+        assert found == pytest.approx(kernel_objective(K, fitted.labels_), rel=1e-4)
 
     @cases("method", METHODS)
     def test_every_method_finds_the_rings(self, method):
