@@ -19,7 +19,7 @@ from streamkm.cluster.tracking.transition import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.base import set_parameters
 from streamkm.estimators.describe import DescribedKMeans
-from streamkm.estimators.input_rows import described, open_weighted, read_invalid
+from streamkm.estimators.input_rows import described, open_weighted, preparation_for, read_invalid
 from streamkm.estimators.labelling import (
     Labelling,
     known_labels,
@@ -427,9 +427,10 @@ class IncrementalKMeans(DescribedKMeans):
         if first:
             self.seed_ = drawn_seed(self.random_state)
         source, weights = open_weighted(self, X, sample_weight, reset=first, ids=ids)
-        self.preparation_ = preparation = self._preparation(source, vars(self).get("preparation_"))
         if first:
+            self.preparation_ = self._preparation(source)
             self.fitted_on_, self.tfidf_ = described(source), source.tfidf
+        preparation = self.preparation_
         return source, source if preparation is None else PreparedRows(source, preparation), weights
 
     def _take_rows(self, source: RowSource, rows: RowSource, weights: Weights) -> None:
@@ -443,19 +444,14 @@ class IncrementalKMeans(DescribedKMeans):
         self._follow(stream, vars(self).get("n_steps_", 0) + 1)
         self._last_rows = source if source.replayable else None
 
-    def _preparation(self, source: RowSource, known: Preparation | None) -> Preparation | None:
-        """The known preparation, or one of steps that need no look at all rows."""
-        names = vars(self).get("feature_names_in_")
-        width = source.n_features if known is None else None  # later sparse rows may be narrower
-        given = Preparation.of(self.preprocess, None if names is None else list(names), width, source.name)
-        wanted = given.after_fill() if self.invalid == "mean" else given
-        if known is not None and known.described() in (wanted.described(), given.after_fill().described()):
-            return known
-        for step in wanted.finding:
+    def _preparation(self, source: RowSource) -> Preparation | None:
+        """The steps of `preprocess`, which need no look at all rows."""
+        wanted = preparation_for(self, source)
+        for step in () if wanted is None else wanted.finding:
             what = 'invalid="mean"' if step == FILL else f"the step {step!r}"
             remedy = "fit StreamKMeans on some rows and go on by its incremental(), which keeps what was found"
             raise InvalidInputError(f"{what} must see all rows before the first; {remedy}")
-        return wanted if wanted.steps else None
+        return wanted
 
     def _stream_for(self, rows: RowSource) -> Stream:
         """The stream that takes prepared rows; a stream that only has an origin is made anew for rows of their kind."""

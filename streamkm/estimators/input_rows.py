@@ -26,6 +26,7 @@ from streamkm.engine.checkpoint import PROCESS, Checkpoint, CheckpointWriter, lo
 from streamkm.estimators.validation import OF_THIS_RUN, Weights, check_weights, digest, given_start, is_in_memory, plain
 from streamkm.passes.reader import Invalid
 from streamkm.planning.plan import Plan
+from streamkm.preparation import Preparation
 from streamkm.sketches import OPTIONS, full_options
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
@@ -49,32 +50,20 @@ _ENCODE = 'a frame X as open_source(X, categories="onehot")'
 
 
 def _reason(X: Any, name: str) -> str | None:
-    """Say why scikit-learn refuses X; None if neither its values nor its layout are the reason."""
+    """The first value that Python does not read as a number, and its place; None if there is none."""
     if is_frame(X):
         columns = ((np.asarray(X[column])[:, None], f"column {column!r} of the {name}") for column in X.columns)
         return next((told for values, what in columns if (told := _of_values(values, what, in_frame=True))), None)
-    try:
-        values = X if sp.issparse(X) else np.asarray(X)
-    except ValueError:
-        return _ragged(X)
-    if values.dtype.names:
-        made = "numpy.lib.recfunctions.structured_to_unstructured(X)"
-        return f"{name} holds records ({values.dtype}); needed: rows of features. Pass {made}"
-    if values.ndim == 2 or values.dtype.kind == "c":
-        return _of_values(values, name)
-    shape = f"{name} has shape {values.shape}; needed: rows of features, (n, d). Reshape your data"
-    return f"{shape}: X.reshape(1, -1) if it is one row, X.reshape(len(X), -1) if it has a row for each sample"
+    return None if sp.issparse(X) else _of_values(np.asarray(X), name)
 
 
-def _of_values(values: Any, what: str, *, in_frame: bool = False) -> str | None:
-    """Say which value of a matrix, or of a column, comes first of those that Python does not read as numbers."""
+def _of_values(values: NDArray[Any], what: str, *, in_frame: bool = False) -> str | None:
+    """The first value of a matrix, or of a column, that Python does not read as a number."""
     kind = values.dtype.kind
-    if kind == "c":
-        return f"Complex data not supported: {what} holds {values.dtype}; pass real and imaginary parts as features"
     if in_frame and kind in "Mm":
         remedy = 'Drop or convert that column, or read days: open_source(X, dates="days")'
         return f"{what} has type {values.dtype}; features must be numbers. {remedy}"
-    for (row, column), value in np.ndenumerate(values.astype(object)) if kind in "OUS" else ():
+    for (row, column), value in np.ndenumerate(values.astype(object)) if values.ndim == 2 and kind in "OUS" else ():
         try:
             float(np.nan if value is None else value)  # as NumPy has it
         except (TypeError, ValueError) as error:
@@ -87,13 +76,11 @@ def _of_values(values: Any, what: str, *, in_frame: bool = False) -> str | None:
     return None
 
 
-def _ragged(X: Any) -> str | None:
-    """Say which row has another length than the first."""
-    if any(np.ndim(row) == 0 for row in X if not isinstance(row, list | tuple)):
-        return "a list holds rows and single values; needed: rows of one length"
-    row = next((row for row in range(len(X)) if len(X[row]) != len(X[0])), None)
-    needed = "needed: rows of one length"
-    return None if row is None else f"row {row:,} has {len(X[row]):,} values, and row 0 has {len(X[0]):,}; {needed}"
+def preparation_for(estimator: Any, source: RowSource) -> Preparation | None:
+    """The steps that rows of a source go through, to be found, with filling first; None if there are no steps."""
+    made = Preparation.of(estimator.preprocess, source.feature_names, source.n_features, source.name)
+    made = made.after_fill() if estimator.invalid == "mean" else made
+    return made if made.steps else None
 
 
 def read_invalid(estimator: Any) -> Invalid:
@@ -126,7 +113,7 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
         else:
             made = validate_data(estimator, X, reset=reset, dtype="numeric", **checks)
         source = open_source(made) if name is None or is_sparse(made) else open_array(made, name=name)
-    except (ValueError, TypeError) as error:  # said in one line, with the place, in place of scikit-learn's words
+    except (ValueError, TypeError) as error:  # scikit-learn says which value, and not where
         reason = _reason(X, name or "array")
         if reason is None:
             raise
@@ -205,10 +192,10 @@ def open_weighted(
     return source, weights
 
 
-def limit_of_run(estimator: Any, directory: Any, *, restart: bool = False) -> Any:
+def limit_of_run(estimator: Any, directory: Any) -> Any:
     """The estimator's `memory_limit`; for a continued run, with the memory of the process that began it."""
     limit = estimator.memory_limit
-    if directory is None or restart or not is_given(limit) or given_process_memory(limit) is not None:
+    if directory is None or not is_given(limit) or given_process_memory(limit) is not None:
         return limit
     is_begun = isinstance(directory, Checkpoint) or saved_stages(directory)
     begun = load_record(Path(directory), PROCESS) if is_begun else None
@@ -224,27 +211,13 @@ def checkpoint_writer(
     weights: NDArray[np.float64] = NO_WEIGHTS,
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[CheckpointWriter]:
-    """Save the state of a fit or an update in its `checkpoint`; a directory is removed at the end."""
+    """Begin or continue the checkpoint of a fit, or of an update, which has no `plan`; remove its directory at the end.
+
+    See `Checkpoint.open`.
+    """
     if checkpoint is None or isinstance(checkpoint, Checkpoint):
         yield CheckpointWriter(checkpoint)
         return
-    with open_checkpoint(estimator, source, checkpoint, plan, weights=weights, more=more) as opened:
-        yield CheckpointWriter(opened)
-        opened.complete()
-
-
-@contextmanager
-def open_checkpoint(
-    estimator: Any,
-    source: RowSource,
-    directory: str | os.PathLike[str],
-    plan: Plan | None,
-    *,
-    weights: NDArray[np.float64] = NO_WEIGHTS,
-    restart: bool = False,
-    more: Mapping[str, Any] = MappingProxyType({}),
-) -> Iterator[Checkpoint]:
-    """Begin or continue the checkpoint of a fit, or of an update, which has no `plan`; see `Checkpoint.open`."""
     # a fit is the same for equal source files, parameters, `more` settings, and sizes that were chosen by them
     apart = (*OF_THIS_RUN, "progress", "memory_limit")
     given = {name: value for name, value in estimator.get_params().items() if name not in apart}
@@ -256,18 +229,19 @@ def open_checkpoint(
     seed = estimator.random_state
     begun_with = int(seed) if isinstance(seed, Integral) else None
     settings |= {"random_state": begun_with, "weights": digest(weights), **more}
-    restart = restart or not saved_stages(directory)
-    with Checkpoint.open(directory, {"source": fingerprint(source), "settings": settings}, restart=restart) as saved:
+    identity, restart = {"source": fingerprint(source), "settings": settings}, not saved_stages(checkpoint)
+    with Checkpoint.open(checkpoint, identity, restart=restart) as saved:
         if plan is not None and is_given(estimator.memory_limit) and saved.load(PROCESS) is None:
             saved.save(PROCESS, {}, {"bytes": plan.process_memory})
         try:
-            yield saved
+            yield CheckpointWriter(saved)
         except BaseException as error:
-            if not saved_stages(directory):
+            if not saved_stages(checkpoint):
                 saved.discard()
             elif isinstance(error, ClusterError):
                 raise ClusterError(
-                    f"{error}; what was done is kept in {os.fspath(directory)}: the same fit with this checkpoint, or "
+                    f"{error}; what was done is kept in {os.fspath(checkpoint)}: the same fit with this checkpoint, or "
                     f"streamkm fit --resume, goes on from there, on another cluster or on none, to the same result"
                 ) from error
             raise
+        saved.complete()

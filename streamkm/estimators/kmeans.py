@@ -20,7 +20,14 @@ from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
 from streamkm.estimators.base import set_parameters
 from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.incremental import IncrementalKMeans, incremental_from
-from streamkm.estimators.input_rows import checkpoint_writer, limit_of_run, open_rows, open_weighted, read_invalid
+from streamkm.estimators.input_rows import (
+    checkpoint_writer,
+    limit_of_run,
+    open_rows,
+    open_weighted,
+    preparation_for,
+    read_invalid,
+)
 from streamkm.estimators.labelling import label_places, set_fitted, write_label_table
 from streamkm.estimators.validation import (
     ClusterMetric,
@@ -42,7 +49,6 @@ from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.plan import Plan
 from streamkm.planning.request import Resources
-from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch, SketchOptions, full_options, sketch_class
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
@@ -405,15 +411,12 @@ class StreamKMeans(DescribedKMeans):
         check_is_fitted(self, "model_")
         return incremental_from(self, half_life=half_life, first_row=first_row)
 
-    def plan(self, X: Any, *, gathers_labels: bool | None = None) -> Plan:
+    def plan(self, X: Any) -> Plan:
         """Say what `fit` would do with X: sketch, passes, bytes, memory. Reads no rows.
 
         Parameters
         ----------
         X : as for `fit`
-        gathers_labels : bool, optional
-            Whether this process gets the labels of all rows during the fit; by default as `fit` without `labels_to` and
-            `checkpoint`. On a cluster they stay on workers, or are written with `labels_to`.
 
         Raises
         ------
@@ -422,9 +425,7 @@ class StreamKMeans(DescribedKMeans):
         """
         check_parameters(self)
         source = open_rows(self, X, reset=None)
-        if gathers_labels is None:
-            gathers_labels = not labels_stay(self.executor, source)
-        return self.plan_for(source, gathers_labels=gathers_labels)
+        return self.plan_for(source, gathers_labels=not labels_stay(self.executor, source))
 
     def plan_for(
         self,
@@ -463,13 +464,6 @@ def resources_of(given: Any, memory_limit: Any, **more: Any) -> Resources:
         workers=cluster_memory(given.executor),
         **more,
     )
-
-
-def preparation_for(estimator: Any, source: RowSource) -> Preparation | None:
-    """The steps that rows of a source go through, to be found, with filling first; None if there are no steps."""
-    made = Preparation.of(estimator.preprocess, source.feature_names, source.n_features, source.name)
-    made = made.after_fill() if estimator.invalid == "mean" else made
-    return made if made.steps else None
 
 
 def rows_to_cluster(estimator: Any, source: RowSource) -> RowSource:
