@@ -56,7 +56,7 @@ from streamkm.sources.prepared import PreparedRows
 CHUNK_BYTES = 16 << 20
 _OF_CLUSTERS = ("cluster_centers_", "cluster_means_", "cluster_ids_", "counts_", "changed_share_", "model_")
 _OF_SEARCH = ("inertia_", "inertia_error_", "n_iter_", "converged_", "assign_space_", "sketch_")
-_OF_INPUT = ("n_features_in_", "feature_names_in_", "fitted_on_", "tfidf_", "seed_", "preparation_")
+_KEPT = ("stream_", "n_features_in_", "feature_names_in_", "fitted_on_", "tfidf_", "seed_", "preparation_")
 
 
 class IncrementalKMeans(DescribedKMeans):
@@ -483,8 +483,7 @@ class IncrementalKMeans(DescribedKMeans):
 
     def _follow(self, stream: Stream, n_steps: int) -> None:
         """Set attributes that are known at once; forget those found before."""
-        kept = ("stream_", *_OF_INPUT)
-        for name in [name for name in vars(self) if name.endswith("_") and name not in kept]:
+        for name in [name for name in vars(self) if name.endswith("_") and name not in _KEPT]:
             delattr(self, name)
         self._narrow, self._label_blocks, self._last_rows, self._held_labels = {}, None, None, None
         self.stream_, self.n_samples_seen_, self.n_steps_ = stream, stream.n_rows, n_steps

@@ -283,7 +283,7 @@ def test_streams_have_no_means_of_their_own():
         with pytest.raises(InvalidInputError, match=r'invalid="mean" must see all rows .*its incremental\(\)'):
             getattr(IncrementalKMeans(3, invalid="mean"), begin)(X)
     whole = StreamKMeans(3, **COMMON).fit(np.nan_to_num(X)).incremental()
-    with pytest.raises(InvalidInputError, match="fit StreamKMeans on some rows"):
+    with pytest.raises(InvalidInputError, match=r'NaN in row 0 of array.*fit StreamKMeans with invalid="mean"'):
         whole.set_params(invalid="mean").partial_fit(X)
     with pytest.raises(InvalidParameterError, match="invalid='median'; needed: one of"):
         IncrementalKMeans(3, invalid="median").partial_fit(X)
