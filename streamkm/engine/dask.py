@@ -83,7 +83,7 @@ class DaskCluster(Executor):
             for rows in source.stream(target_bytes):
                 yield self._sent(calls.measurable(rows)), len(rows.places)
             return
-        chunks = source.cut(target_bytes)
+        chunks = source.chunks(target_bytes)
         make, is_placed = None, True
         if source.computed:
             graphs = source.computed.graphs()

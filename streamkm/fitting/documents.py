@@ -180,7 +180,7 @@ def _counted(source: RowSource, executor: Any, memory_limit: Any) -> tuple[Frequ
         target_bytes, peak = accepted(planned, memory_limit)
         source = with_line_limit(source, memory_limit, peak, target_bytes, local_threads(executor))
     reader = RowReader(source, target_bytes, "euclidean", "raise")
-    n_chunks = source.n_chunks(target_bytes)
+    n_chunks = len(source.chunks(target_bytes)) or None
     with under_limit(memory_limit), open_executor(executor) as workers, Progress().stage("idf", n_chunks) as stage:
         trim_heap(memory_limit_bytes(memory_limit))
         counted = PassContext(executor=workers, reader=reader).run(CountFeatures(), stage)

@@ -92,7 +92,7 @@ def _found(context: PassContext, step: str, record: str, sample_rows: int, progr
     if kept is not None:
         return kept
     source, target_bytes = context.reader.source, context.reader.target_bytes
-    n_chunks = source.n_chunks(target_bytes)
+    n_chunks = len(source.chunks(target_bytes)) or None
     found: Scaling | Fill
     with progress.stage(step, n_chunks) as stage:
         if step in ("robust", "table"):

@@ -126,7 +126,7 @@ def rows_ahead(context: PassContext, n_wanted: int, row_bytes: int, stage: Stage
     The source must know its number of rows. Small chunks give fewer rows; an invalid row raises InvalidInputError.
     """
     reader = replace(context.reader, target_bytes=max(1, n_wanted // MOST_PLACES) * row_bytes)
-    chunks = reader.source.cut(reader.target_bytes)
+    chunks = reader.source.chunks(reader.target_bytes)
     places = _places(chunks, n_wanted)
     items = enumerate(SourceRows(reader).items(context.executor))
     chosen, parts = tuple(item for place, item in items if place in places), []

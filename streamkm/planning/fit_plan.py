@@ -84,7 +84,7 @@ def choose(
     Sizes are chosen for one thread; other threads work if they have room beside these. If nothing fits, the choice is
     the one that exceeds the limits least.
     """
-    cut = cache(source.cut)  # which may read pointers of sparse rows
+    cut = cache(source.chunks)  # which may read pointers of sparse rows
 
     def sized(sizes: Sizes, cluster_on: ClusterOn, space: Space) -> MemoryModel:
         model = _sized(source, memory_model, sizes, cut(sizes.chunk_bytes))
@@ -214,7 +214,7 @@ def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regi
         fit_passes=asked.fit_passes,
         reads_ahead=chosen.ahead,
         more_passes=MOST_ROUNDS if refine == "auto" and not asked.once else 0,
-        n_chunks=source.n_chunks(sizes.chunk_bytes),
+        n_chunks=len(source.chunks(sizes.chunk_bytes)) or None,
         n_threads=chosen.reading.n_threads,
         memory=chosen.stages(budget.base_bytes),
         memory_model=chosen,

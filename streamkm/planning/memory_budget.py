@@ -150,7 +150,7 @@ def reading_of(
 
 def largest_chunk(source: RowSource, chunk_bytes: int) -> int:
     """Decoded bytes of the largest chunk, or of a piece if the source only streams."""
-    return source.cut(chunk_bytes).largest_bytes or chunk_bytes
+    return source.chunks(chunk_bytes).largest_bytes or chunk_bytes
 
 
 def accepted(plan: Callable[[Any], AnyPlan], limit: Any, *, on_workers: bool = False) -> AnyPlan:

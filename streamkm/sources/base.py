@@ -6,7 +6,7 @@ A source is cheap to pickle and repeatable: reading a chunk again, in any proces
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
-from streamkm.sources.chunks import Chunk, ChunkRuns, chunk_runs
+from streamkm.sources.chunks import Chunk, ChunkRuns
 
 if TYPE_CHECKING:
     from streamkm.preparation import Preparation
@@ -43,11 +43,11 @@ class IndexedRows(ABC):
 
     @abstractmethod
     def take(self, rows: NDArray[np.int64]) -> Matrix:
-        """Read chosen rows of the chunk, counted from 0; raises as `ChunkedSource.read`."""
+        """Read chosen rows of the chunk, counted from 0; raises as `RowSource.read`."""
 
 
 class RowSource(ABC):
-    """Rows in order; readers set some attributes while they open their files."""
+    """Rows in chunks that can be read in any order, or in order only, by `stream`; readers set some attributes."""
 
     name: str  # in messages: ``x.h5:/X``
     n_rows: int | None  # None if unknown before rows are read,
@@ -56,6 +56,7 @@ class RowSource(ABC):
     is_sparse: bool  # whether `Rows.X` is a csr_array
     n_bytes: int | None  # stored bytes that one pass reads (compressed size); None if unknown
     stored_dtype: np.dtype[Any] | None = None  # of the values in the files; None if files hold no values
+    streams: bool = False  # whether rows come only in order: there are no chunks, and `stream` is overridden
     replayable: bool = True  # whether `stream` can be called more than once
     has_long_integers: bool = False  # whether columns that are read as floats are stored as integers of 64 bits
     is_sketched: bool = False  # whether the rows are those of a sketch store
@@ -77,6 +78,9 @@ class RowSource(ABC):
     stages_before: tuple[Stage, ...] = ()  # passes over the data that were needed to open the source
     feature_names: tuple[str, ...] | None = None  # names of the columns
     tfidf: Any = None  # the `TfIdf` that weights the rows
+    computed: Any = None  # the Dask source whose tasks make the rows: a cluster gets the graph of each chunk
+    prepared_by: Preparation | None = None  # the preparation of the rows of `original`
+    sums_bytes: int = 0  # of the sums that each call of the preparation's pass holds
     id_column: str | None = None  # the column that identifies rows, whose values `ids` yields
 
     def take_after(self, source: RowSource, **changed: Any) -> None:
@@ -100,35 +104,21 @@ class RowSource(ABC):
         return None
 
     @property
-    def streams(self) -> bool:
-        """Whether rows come only in order; otherwise they are cut into chunks, which can be read in any order."""
-        return True
-
-    @property
     def lies_as_read(self) -> bool:
         """Whether dense rows are stored in local files as they are read, so that reads cost as much as copies."""
         there = self.files and not (self.is_sparse or self.decodes or self.in_process or self.streams)
         return bool(there) and self.prepared_by is None and self.computed is None
 
-    @property
-    def computed(self) -> Any:
-        """The Dask source whose tasks make the rows: a cluster gets the graph of each chunk, not the source."""
-        return None
+    def chunks(self, target_bytes: int) -> ChunkRuns:  # noqa: ARG002
+        """Cut the source into chunks of about `target_bytes` decoded bytes, always the same ones. Reads no rows.
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:  # noqa: ARG002
-        """Cut the source as `ChunkedSource.chunks` does; no chunks if it `streams`."""
-        return ()
-
-    def n_chunks(self, target_bytes: int) -> int | None:
-        """The number of chunks; None if the source `streams`."""
-        return None if self.streams else len(self.chunks(target_bytes))
-
-    def cut(self, target_bytes: int) -> ChunkRuns:
-        """The chunks, as runs of equal ones."""
-        return chunk_runs(self.chunks(target_bytes))
+        Chunks are in order, disjoint and covering. They end where storage chunks end, so that a pass reads each storage
+        chunk once; a storage chunk above `target_bytes` is not split. There are none if the source `streams`.
+        """
+        return ChunkRuns.of(())
 
     def read(self, chunk: Chunk) -> Rows:  # noqa: ARG002
-        """Read one chunk; see `ChunkedSource.read`."""
+        """Read one chunk. Thread-safe and repeatable. Errors name the file, the dataset, row, line and byte."""
         raise TypeError(f"{self.name} streams rows; it has no chunks to read")
 
     def index_rows(self, chunk: Chunk) -> IndexedRows | None:  # noqa: ARG002
@@ -140,19 +130,9 @@ class RowSource(ABC):
         """The source before its preparation; the source itself if there is none."""
         return self
 
-    @property
-    def prepared_by(self) -> Preparation | None:
-        """The preparation of the rows of `original`; None if there is none."""
-        return None
-
     def original_bytes(self, target_bytes: int) -> int:
         """Decoded bytes of `original` that become `target_bytes` of these rows."""
         return target_bytes
-
-    @property
-    def sums_bytes(self) -> int:
-        """Bytes of the sums that each call of the preparation's pass holds."""
-        return 0
 
     def finished(self, X: Matrix) -> Matrix:
         """Finish rows that a graph of Dask tasks has made."""
@@ -197,17 +177,14 @@ class RowSource(ABC):
 
 
 class WrappedSource(RowSource):
-    """Rows of another source, changed or cached; number, width and places are equal."""
+    """Rows of another source, changed by `apply` or cached; number and places are equal."""
 
     source: RowSource
+    growth: float = 1.0  # bytes of a row over those of the source's
 
-    @property
-    def streams(self) -> bool:
-        return self.source.streams
-
-    @property
-    def computed(self) -> Any:
-        return self.source.computed
+    def apply(self, X: Matrix) -> Matrix:
+        """The rows made of the source's."""
+        return X
 
     @property
     def estimated_rows(self) -> int | None:
@@ -215,14 +192,24 @@ class WrappedSource(RowSource):
 
     @property
     def estimated_features(self) -> int | None:
-        return self.source.estimated_features
+        return self.source.estimated_features if self.n_features is None else self.n_features
 
     @property
     def estimated_occurring(self) -> int | None:
         return self.source.estimated_occurring
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        return self.source.chunks(target_bytes)
+    def chunks(self, target_bytes: int) -> ChunkRuns:
+        found = self.source.chunks(self._source_bytes(target_bytes))
+        return found if self.growth == 1 else found.resized(lambda n_bytes: n_bytes * self.growth)
+
+    def read(self, chunk: Chunk) -> Rows:
+        return self._applied(self.source.read(chunk))
+
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        return map(self._applied, self.source.stream(self._source_bytes(target_bytes)))
+
+    def finished(self, X: Matrix) -> Matrix:
+        return self.apply(self.source.finished(X))
 
     def describe(self, place: int) -> str:
         return self.source.describe(place)
@@ -247,28 +234,15 @@ class WrappedSource(RowSource):
         if source is self.source:
             return self
         other = copy(self)
-        other.source = source
+        other.source, other.computed = source, source.computed
         return other
 
+    def _source_bytes(self, target_bytes: int) -> int:
+        """Bytes of the source's rows that become `target_bytes`."""
+        return max(1, int(target_bytes / self.growth))
 
-class ChunkedSource(RowSource):
-    """A source whose pieces can be read in any order, in any thread or process."""
-
-    @property
-    def streams(self) -> bool:
-        return False
-
-    @abstractmethod
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut the source into chunks of about `target_bytes` decoded bytes, always the same ones. Reads no rows.
-
-        Chunks are in order, disjoint and covering. They end where storage chunks end, so that a pass reads each storage
-        chunk once; a storage chunk above `target_bytes` is not split.
-        """
-
-    @abstractmethod
-    def read(self, chunk: Chunk) -> Rows:
-        """Read one chunk. Thread-safe and repeatable. Errors name the file, the dataset, row, line and byte."""
+    def _applied(self, rows: Rows) -> Rows:
+        return Rows(self.apply(rows.X), rows.places)
 
 
 class RemoteView(RowSource):
@@ -276,13 +250,11 @@ class RemoteView(RowSource):
 
     def __init__(self, source: RowSource, describe: Callable[[int], str] | None = None) -> None:
         # the rows, and who makes them, are elsewhere
-        self.take_after(source, resident_bytes=0, unloaded_bytes=0, producer_bytes=0)
+        self.take_after(source, streams=True, computed=None, resident_bytes=0, unloaded_bytes=0, producer_bytes=0)
         self._describe = describe
 
     def stream(self, target_bytes: int) -> NoReturn:  # noqa: ARG002
         raise TypeError(f"the rows of {self.name} are in another process, which sends them")
-
-    chunks = stream
 
     def describe(self, place: int) -> str:
         return super().describe(place) if self._describe is None else self._describe(place)

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.sources.base import ChunkedSource, Rows, RowSource, WrappedSource
-from streamkm.sources.chunks import Chunk
+from streamkm.sources.base import RowSource, WrappedSource
 
 
-class ChosenColumns(WrappedSource, ChunkedSource):
+class ChosenColumns(WrappedSource):
     """Chosen columns, each once, of a source with `feature_names`; `changed` attributes are not the source's.
 
     Chunks and their bytes are those of the source: a chunk is read whole before columns are taken from it.
@@ -39,13 +38,8 @@ class ChosenColumns(WrappedSource, ChunkedSource):
             **changed,
         )
 
-    @property
-    def estimated_features(self) -> int:
-        return self.n_features
-
-    def read(self, chunk: Chunk) -> Rows:
-        rows = self.source.read(chunk)
-        return Rows(columns_of(rows.X, self._numbers), rows.places)
+    def apply(self, X: Matrix) -> Matrix:
+        return columns_of(X, self._numbers)
 
     def details(self) -> dict[str, str]:
         return {**self.source.details(), "columns": f"{self.n_features:,} chosen of {self.source.n_features:,}"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,11 +65,11 @@ class ChunkRuns(Sequence[Chunk]):
         return cls(np.array([run for run in full if run[0] and run[3]], np.int64).reshape(-1, 5))
 
     @classmethod
-    def joined(cls, parts: Iterable[Sequence[Chunk]]) -> ChunkRuns:
+    def joined(cls, parts: Iterable[ChunkRuns]) -> ChunkRuns:
         """Chunks of several sources, one after the other; `part` becomes the number of the source."""
         tables = []
         for number, chunks in enumerate(parts):
-            runs = chunk_runs(chunks)._runs.copy()
+            runs = chunks._runs.copy()
             runs[:, 1] = number
             tables.append(runs)
         return cls(np.concatenate(tables) if tables else np.empty((0, 5), np.int64))
@@ -100,28 +100,6 @@ class ChunkRuns(Sequence[Chunk]):
         first = start + (at - int(self._ends[run]) + n_chunks) * length
         return Chunk(at, part, first, first + length, n_bytes)
 
-    def __iter__(self) -> Iterator[Chunk]:
-        index = 0
-        for run in range(len(self._runs)):
-            n_chunks, part, start, length, n_bytes = self._runs[run].tolist()
-            for _ in range(n_chunks):
-                yield Chunk(index, part, start, start + length, n_bytes)
-                index, start = index + 1, start + length
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence) or len(self) != len(other):
-            return NotImplemented
-        return all(mine == its for mine, its in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def chunk_runs(chunks: Sequence[Chunk]) -> ChunkRuns:
-    """Chunks of any source as runs; readers of other packages may give a tuple."""
-    if isinstance(chunks, ChunkRuns):
-        return chunks
-    return ChunkRuns.of((chunk.part, chunk.start, chunk.stop, chunk.n_bytes) for chunk in chunks)
-
 
 def default_chunk_bytes(source: Any, *, row_bytes: int | None = None, largest: int | None = None) -> int:
     """Decoded bytes of a chunk, at most `largest`: the same on every machine, larger for the largest sources.
@@ -143,5 +121,5 @@ def decoded_row_bytes(source: Any) -> int:
     if not source.is_sparse and source.n_features is not None:
         return max(1, source.n_features * source.dtype.itemsize)
     if not source.streams and source.estimated_rows:
-        return max(1, source.cut(LARGEST_CHUNK_BYTES).total_bytes // source.estimated_rows)
+        return max(1, source.chunks(LARGEST_CHUNK_BYTES).total_bytes // source.estimated_rows)
     return UNKNOWN_ROW_BYTES

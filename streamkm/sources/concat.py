@@ -11,14 +11,14 @@ import numpy as np
 import scipy.sparse as sp
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import ChunkedSource, Rows, RowSource
+from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.frames import check_same_columns, order_of
 from streamkm.sources.stored import make_csr
 
 
-class PartsSource(ChunkedSource):
+class PartsSource(RowSource):
     """The rows of several sources in order, in their common dtype; sparse parts are as wide as the widest.
 
     `Chunk.part` is the number of the part and `Chunk.start` a row of it. Raises InvalidInputError: no parts, parts of
@@ -63,6 +63,7 @@ class PartsSource(ChunkedSource):
         self.take_after(
             first,
             **told,
+            computed=None,
             name=f"{first.name} and {len(parts) - 1} more" if len(parts) > 1 else first.name,
             n_rows=sum(rows),
             n_features=max(widths),
@@ -75,7 +76,7 @@ class PartsSource(ChunkedSource):
             missing_chunks="; ".join(part.missing_chunks for part in parts if part.missing_chunks),
         )
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+    def chunks(self, target_bytes: int) -> ChunkRuns:
         return ChunkRuns.joined(part.chunks(target_bytes) for part in self.parts)
 
     def read(self, chunk: Chunk) -> Rows:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.base import ChunkedSource, Rows, RowSource, WrappedSource, row_places
-from streamkm.sources.chunks import Chunk, ChunkRuns, chunk_runs
+from streamkm.core.matrix import Matrix
+from streamkm.sources.base import Rows, RowSource, WrappedSource, row_places
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
 
 MOST_CHUNKS = 1 << 24
@@ -39,7 +39,7 @@ def check_count(n_chunks: int, n_rows: int, target_bytes: int) -> None:
         )
 
 
-class DenseSource(ChunkedSource):
+class DenseSource(RowSource):
     """Rows of a stored array (n, d). Raises InvalidInputError: not two-dimensional, empty, or not of real numbers."""
 
     is_sparse = False
@@ -60,7 +60,7 @@ class DenseSource(ChunkedSource):
         lacking = {label: text.rpartition(": ")[2] for label, text in self.lacking().items()}
         return {"format": f"{self._array.format} dense", **self._array.details(), **lacking}
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+    def chunks(self, target_bytes: int) -> ChunkRuns:
         (n_rows, n_features), unit = self._array.shape, self._array.unit_rows
         row_bytes = max(n_features * self.dtype.itemsize, self._array.unit_bytes // min(unit, n_rows))
         return cut_rows(n_rows, row_bytes, unit, target_bytes)
@@ -69,11 +69,13 @@ class DenseSource(ChunkedSource):
         return Rows(self._array.read(chunk.start, chunk.stop), row_places(chunk.start, chunk.stop))
 
 
-class Bfloat16Source(WrappedSource, ChunkedSource):
+class Bfloat16Source(WrappedSource):
     """Rows of a dense `source` of uint16 as float32 values, of which its words are the upper halves.
 
     Raises InvalidInputError for other rows.
     """
+
+    growth = 2.0
 
     def __init__(self, source: RowSource) -> None:
         if source.is_sparse or source.dtype != np.uint16 or source.streams:
@@ -89,12 +91,8 @@ class Bfloat16Source(WrappedSource, ChunkedSource):
     def details(self) -> dict[str, str]:
         return {**self.source.details(), "values": f"16-bit words, read as {BFLOAT16}"}
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        return chunk_runs(self.source.chunks(max(1, target_bytes // 2))).resized(lambda n_bytes: 2 * n_bytes)
-
-    def read(self, chunk: Chunk) -> Rows:
-        rows = self.source.read(chunk)
-        return Rows(as_float32(np.asarray(rows.X)), rows.places)
+    def apply(self, X: Matrix) -> Matrix:
+        return as_float32(np.asarray(X))
 
 
 def as_float32(words: NDArray[Any]) -> NDArray[np.float32]:

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from scipy.io import mminfo, mmread
 
 from streamkm.core.exceptions import SourceError
-from streamkm.sources.base import ChunkedSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.binary.numpy_files import LoadedSource
 from streamkm.sources.compressed_text import compression_of, decompressor
 from streamkm.sources.local import unchanged
@@ -52,7 +52,7 @@ class MatrixMarketSource(LoadedSource):
     def details(self) -> dict[str, str]:
         return {"format": "Matrix Market", "entries": f"{self._n_entries:,}", "chunks": "none, read as a whole"}
 
-    def _load(self) -> ChunkedSource:
+    def _load(self) -> RowSource:
         with self._text() as text:
             X = mmread(text, spmatrix=False)
         if self.is_sparse:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.preparation import Preparation
 from streamkm.preparation.moments import SUM_BYTES
 from streamkm.preparation.preparation import FILL
-from streamkm.sources.base import IndexedRows, Rows, RowSource, WrappedSource
-from streamkm.sources.chunks import Chunk, chunk_runs, decoded_row_bytes
+from streamkm.sources.base import Rows, RowSource, WrappedSource
+from streamkm.sources.chunks import Chunk, decoded_row_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -31,88 +29,51 @@ class PreparedRows(WrappedSource):
     With an incomplete `preparation` rows can be planned for, but not read.
     """
 
+    prepared_by: Preparation
+
     def __init__(self, source: RowSource, preparation: Preparation) -> None:
-        self.source, self.preparation = source, preparation
+        self.source = source
         dtype, beside = working_dtype(source.dtype), INDEX_BYTES * source.is_sparse
         width = preparation.dense_width if source.is_sparse else None
-        # prepared rows over those that are read, in bytes
-        self._growth = (dtype.itemsize + beside) / (source.dtype.itemsize + beside)
+        self.growth = (dtype.itemsize + beside) / (source.dtype.itemsize + beside)
         if width is not None:  # rows that store all their values grow least
             least = dtype.itemsize / (source.dtype.itemsize + beside)
-            self._growth = max(least, width * dtype.itemsize / decoded_row_bytes(source))
+            self.growth = max(least, width * dtype.itemsize / decoded_row_bytes(source))
             logger.info(DENSIFIED, source.name, ", ".join(preparation.finding), width)
         made_with = {**(source.made_with or {}), "steps": preparation.described()}
-        read_factor = source.read_factor / self._growth + 1  # both are there at the same time
+        read_factor = source.read_factor / self.growth + 1  # both are there at the same time
         self.take_after(
             source,
+            prepared_by=preparation,
             dtype=dtype,
             made_with=made_with,
             read_factor=read_factor,
             is_sparse=source.is_sparse and width is None,
             n_features=source.n_features if width is None else width,
         )
+        if {FILL, "standardize"} & set(preparation.steps):
+            self.sums_bytes = SUM_BYTES * (1 + (self.estimated_features or 0))
 
     @property
     def original(self) -> RowSource:
         return self.source
 
-    @property
-    def prepared_by(self) -> Preparation:
-        return self.preparation
+    def original_bytes(self, target_bytes: int) -> int:
+        return self._source_bytes(target_bytes)
 
-    @property
-    def sums_bytes(self) -> int:
-        summed = {FILL, "standardize"} & set(self.preparation.steps)
-        return SUM_BYTES * (1 + (self.estimated_features or 0)) if summed else 0
-
-    @property
-    def estimated_features(self) -> int | None:
-        return self.source.estimated_features if self.n_features is None else self.n_features
-
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        found = self.source.chunks(self.original_bytes(target_bytes))
-        return found if self._growth == 1 else chunk_runs(found).resized(lambda n_bytes: n_bytes * self._growth)
-
-    def read(self, chunk: Chunk) -> Rows:
-        return self._prepared(self.source.read(chunk))
-
-    def finished(self, X: Matrix) -> Matrix:
-        return self.preparation.apply(self.source.finished(X))
+    def apply(self, X: Matrix) -> Matrix:
+        return self.prepared_by.apply(X)
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         for rows in self.source.stream(self.original_bytes(target_bytes)):
-            for piece in pieces(rows, self.preparation, target_bytes) if self.streams else (rows,):
-                yield self._prepared(piece)
-
-    def index_rows(self, chunk: Chunk) -> IndexedRows | None:
-        found = self.source.index_rows(chunk)
-        if found is None:
-            return None
-        n_features = found.n_features if self.n_features is None else self.n_features
-        return _PreparedIndexed(found.places, n_features, found, self.preparation)
+            for piece in pieces(rows, self.prepared_by, target_bytes) if self.streams else (rows,):
+                yield self._applied(piece)
 
     def describe(self, place: int) -> str:
-        return f"{self.source.describe(place)}, after {', '.join(self.preparation.steps)}"
+        return f"{self.source.describe(place)}, after {', '.join(self.prepared_by.steps)}"
 
     def details(self) -> dict[str, str]:
-        return {**self.source.details(), "preprocess": ", ".join(self.preparation.steps)}
-
-    def original_bytes(self, target_bytes: int) -> int:
-        return max(1, int(target_bytes / self._growth))
-
-    def _prepared(self, rows: Rows) -> Rows:
-        return Rows(self.preparation.apply(rows.X), rows.places)
-
-
-@dataclass(frozen=True, slots=True)
-class _PreparedIndexed(IndexedRows):
-    """Indexed rows that are prepared when they are taken."""
-
-    found: IndexedRows
-    preparation: Preparation
-
-    def take(self, rows: NDArray[np.int64]) -> Matrix:
-        return self.preparation.apply(self.found.take(rows))
+        return {**self.source.details(), "preprocess": ", ".join(self.prepared_by.steps)}
 
 
 def pieces(rows: Rows, preparation: Preparation, target_bytes: int) -> Iterator[Rows]:
@@ -140,7 +101,7 @@ class CachedRows(WrappedSource):
         self._chunk_bytes, self._room = chunk_bytes, room_bytes
         chunks = source.chunks(chunk_bytes)
         self._wanted = frozenset(chunks)
-        self._all_bytes = max(1, sum(chunk.n_bytes for chunk in chunks))
+        self._all_bytes = max(1, chunks.total_bytes)
         self._cached: dict[Chunk, Rows] = {}
         self._pieces: list[Rows] | None = None  # of rows that come in order only
         self._lock = threading.Lock()
@@ -162,7 +123,7 @@ class CachedRows(WrappedSource):
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         wanted = target_bytes == self._chunk_bytes
         if not self.streams:
-            yield from super().stream(target_bytes)
+            yield from RowSource.stream(self, target_bytes)
             return
         if wanted and self._pieces is not None:
             yield from self._pieces

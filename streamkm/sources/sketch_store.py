@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
 from streamkm.core.matrix import raw
 from streamkm.preparation import Preparation
-from streamkm.sources.base import ChunkedSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.binary.zarr import ZarrArray, open_root
 from streamkm.sources.concat import PartsSource
@@ -194,7 +194,7 @@ class CheckedArray(ZarrArray):
         )
 
 
-def _part_source(root: Any, path: str, info: StoreInfo, part: PartInfo) -> ChunkedSource:
+def _part_source(root: Any, path: str, info: StoreInfo, part: PartInfo) -> RowSource:
     if info.kind == "dense":
         return DenseSource(_checked(root, path, part, "X"))
     data, indices, indptr = (_checked(root, path, part, f"X/{name}") for name in CSR_ARRAYS)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.base import ChunkedSource, IndexedRows, Rows, RowSource
+from streamkm.sources.base import IndexedRows, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.compressed_text import PLAIN, compression, describe_line, opened_text, read_text
 from streamkm.sources.remote import is_remote
@@ -52,7 +52,7 @@ PROBES, PROBE_BYTES = 16, 1 << 16
 PROBED_FILES, PROBED_TEXT_BYTES = 4, 1 << 20  # of those that can be read from their beginning only
 
 
-class SvmlightSource(ChunkedSource):
+class SvmlightSource(RowSource):
     """Rows of plain svmlight text files, in the order of `paths`.
 
     `n_features`: columns, beyond which an index is an error; if None, a piece is as wide as its largest index.
@@ -102,7 +102,7 @@ class SvmlightSource(ChunkedSource):
             raise InvalidInputError(f"{self.name}: empty, 0 bytes; svmlight text with at least one row is needed")
         self._line_limit: LineLimit | None = None
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+    def chunks(self, target_bytes: int) -> ChunkRuns:
         """Cut the files at even bytes, regardless of lines; decoded bytes are projected from a few probes."""
         return ChunkRuns.of(self._cuts(target_bytes, self._densities[1]))
 

@@ -10,15 +10,15 @@ from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans, open_source
 from streamkm.planning.process import AUTO_BYTES
-from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
-from streamkm.sources.chunks import Chunk
+from streamkm.sources.base import Rows, RowSource, row_places
+from streamkm.sources.chunks import ChunkRuns
 from streamkm.sources.prepared import CachedRows, cached_rows
 from tests.limits import limited
 
 PER_CHUNK = 100
 
 
-class SlowRows(ChunkedSource):
+class SlowRows(RowSource):
     """Rows that count how often each chunk of them is read; reading is said to take long."""
 
     name, decodes, is_sparse = "slow", True, False
@@ -32,9 +32,7 @@ class SlowRows(ChunkedSource):
     def chunks(self, target_bytes):
         starts = range(0, len(self.X), PER_CHUNK)
         row_bytes = self.X.itemsize * self.n_features
-        return tuple(
-            Chunk(i, 0, s, min(s + PER_CHUNK, self.n_rows), PER_CHUNK * row_bytes) for i, s in enumerate(starts)
-        )
+        return ChunkRuns.of((0, s, min(s + PER_CHUNK, self.n_rows), PER_CHUNK * row_bytes) for s in starts)
 
     def read(self, chunk):
         self.reads.append(chunk.index)
@@ -114,7 +112,7 @@ def test_a_look_at_smaller_chunks_leaves_nothing():
     class Finer(SlowRows):
         def chunks(self, target_bytes):
             found = super().chunks(target_bytes)
-            return found if target_bytes > 1000 else tuple(Chunk(c.index, 0, c.start, c.start + 10, 240) for c in found)
+            return found if target_bytes > 1000 else ChunkRuns.of((0, c.start, c.start + 10, 240) for c in found)
 
     kept = CachedRows(Finer(rows()), 2000, 1 << 30)
     for chunk in [*kept.chunks(10), *kept.chunks(10)]:
@@ -129,7 +127,7 @@ def test_pieces_of_a_stream_are_kept_if_all_have_room(room):
 
         def __init__(self):
             self.inner, self.replayable = SlowRows(rows()), True
-            self.take_after(self.inner)
+            self.take_after(self.inner, streams=True)
 
         def stream(self, target_bytes):
             return self.inner.stream(target_bytes)

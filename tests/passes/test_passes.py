@@ -15,13 +15,13 @@ from sklearn.metrics import normalized_mutual_info_score
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.labelling import Labelling
-from streamkm.sources.base import ChunkedSource, Rows, RowSource
-from streamkm.sources.chunks import Chunk
+from streamkm.sources.base import Rows, RowSource
+from streamkm.sources.chunks import ChunkRuns
 from tests import naive
 from tests.tables import cases
 
 
-class CountingSource(ChunkedSource):
+class CountingSource(RowSource):
     """Rows in memory that count how often each is read.
 
     Parameters
@@ -59,7 +59,7 @@ class CountingSource(ChunkedSource):
         self.passes += 1
         n_rows = self.current().shape[0]
         cuts = np.unique(np.linspace(0, n_rows, self.n_pieces + 1).astype(int)).tolist()
-        return tuple(Chunk(i, 0, start, stop, 100) for i, (start, stop) in enumerate(pairwise(cuts)))
+        return ChunkRuns.of((0, start, stop, 100) for start, stop in pairwise(cuts))
 
     def read(self, chunk):
         with self.lock:
@@ -79,6 +79,7 @@ class StreamedSource(RowSource):
     """Rows in order only; counts the walks and how far each went."""
 
     name = "streamed"
+    streams = True
     n_rows = n_bytes = None
 
     def __init__(self, X, piece=10):

@@ -414,6 +414,7 @@ def test_pieces_of_a_stream_wait_one_a_call(k):
     alive, most = 0, 0
 
     class Pieces(RowSource):
+        streams = True
         name, is_sparse, dtype = "pieces", False, np.dtype(np.float32)
         n_rows = n_bytes = None
         n_features = 200

@@ -31,8 +31,8 @@ from streamkm.planning.request import Resources
 from streamkm.planning.sample_plan import plan_store, plan_sweep
 from streamkm.sketches import CountSketch, full_options
 from streamkm.sources import open_source
-from streamkm.sources.base import ChunkedSource
-from streamkm.sources.chunks import Chunk, default_chunk_bytes
+from streamkm.sources.base import RowSource
+from streamkm.sources.chunks import ChunkRuns, default_chunk_bytes
 from streamkm.stores.planned import StoredRows
 from tests.limits import PROCESS_MEMORY, limited, memory_model
 from tests.passes.test_passes import StreamedSource
@@ -41,7 +41,7 @@ from tests.tables import cases
 GIB = 1 << 30
 
 
-class UnreadSource(ChunkedSource):
+class UnreadSource(RowSource):
     """Only a description: reading fails the test."""
 
     name = "unread"
@@ -56,10 +56,8 @@ class UnreadSource(ChunkedSource):
         rows = max(1, target_bytes // row_bytes)
         starts = range(0, self.n_rows, rows)
         stops = [min(start + rows, self.n_rows) for start in starts]
-        return tuple(
-            Chunk(i, 0, start, stop, (stop - start) * row_bytes)
-            for i, (start, stop) in enumerate(zip(starts, stops, strict=True))
-        )
+        cuts = zip(starts, stops, strict=True)
+        return ChunkRuns.of((0, start, stop, (stop - start) * row_bytes) for start, stop in cuts)
 
     def read(self, chunk):
         raise AssertionError("planning must not read")
@@ -177,7 +175,7 @@ def test_one_storage_chunk_above_the_limit_is_refused_by_name():
         name = "x.h5:/X"
 
         def chunks(self, target_bytes):
-            return (Chunk(0, 0, 0, self.n_rows, self.n_rows * self.n_features * 8),)
+            return ChunkRuns.of([(0, 0, self.n_rows, self.n_rows * self.n_features * 8)])
 
     with pytest.raises(
         MemoryLimitError, match=r"x\.h5:/X .*stored in chunks of 7\.5 GiB, which can only be read whole"

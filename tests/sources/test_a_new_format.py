@@ -11,7 +11,7 @@ import pytest
 
 from streamkm import StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidParameterError, SourceError
-from streamkm.sources.base import ChunkedSource, Rows, row_places
+from streamkm.sources.base import Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.formats import FORMATS, Reader, file_format
@@ -29,7 +29,7 @@ def write(path: Path, X: np.ndarray) -> Path:
     return path
 
 
-class FixedWidth(ChunkedSource):
+class FixedWidth(RowSource):
     """Rows of records of one width, each of float64 values."""
 
     is_sparse = False

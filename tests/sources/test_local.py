@@ -26,7 +26,7 @@ from sklearn.datasets import dump_svmlight_file
 from streamkm import StreamKMeans, open_documents
 from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError
 from streamkm.sources import open_source
-from streamkm.sources.base import ChunkedSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import file_fingerprint
 from streamkm.sources.local import opened
 from tests.sources.matrices import sparse_matrix, write_csr
@@ -263,7 +263,7 @@ def test_a_checkpoint_knows_what_was_opened(tmp_path):
         file_fingerprint(path)
 
 
-class ChangesAfter(ChunkedSource):
+class ChangesAfter(RowSource):
     """A source whose file somebody changes after so many reads, in whatever processes they are."""
 
     def __init__(self, source, path, n_reads, change):

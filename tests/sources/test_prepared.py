@@ -12,7 +12,6 @@ from streamkm import open_documents
 from streamkm.preparation import Preparation
 from streamkm.preparation.preparation import Scaling
 from streamkm.sources import open_source
-from streamkm.sources.base import ChunkedSource
 from streamkm.sources.documents.hashed import TfIdfRows, hashed_text
 from streamkm.sources.memory.arrays import ArraySource
 from streamkm.sources.prepared import PreparedRows, cached_rows
@@ -62,13 +61,6 @@ class TestSparse(SourceContract):
         (tmp_path / "x.svm").write_text("\n".join(lines) + "\n")
         return Opened(PreparedRows(open_source(tmp_path / "x.svm"), SCALED), small(np.float64) * FACTOR)
 
-    def test_chosen_rows_alone_are_prepared(self, opened):
-        first, second, *_ = opened.source.chunks(600)
-        assert opened.source.index_rows(first) is None  # there may be a mark of the byte order
-        found, n_before = opened.source.index_rows(second), len(opened.source.read(first).places)
-        assert found.n_features == 7
-        np.testing.assert_array_equal(found.take(np.array([1, 3])).toarray(), opened.X[[n_before + 1, n_before + 3]])
-
 
 class TestInMemory(SourceContract):
     @pytest.fixture
@@ -82,7 +74,7 @@ class TestOnce(RowSourceContract):
     def opened(self):
         X = small()
         source = open_source(lambda: iter([X[:11], X[11:]]))
-        assert not isinstance(source, ChunkedSource)
+        assert source.streams
         return Opened(PreparedRows(source, STANDARDIZED), ((X - SHIFT) * FACTOR).astype(np.float32))
 
 

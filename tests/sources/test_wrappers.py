@@ -11,9 +11,9 @@ import zarr
 from streamkm import StreamKMeans
 from streamkm.preparation import Preparation
 from streamkm.sources import open_source
-from streamkm.sources.base import ChunkedSource, RemoteView, Rows, RowSource
+from streamkm.sources.base import RemoteView, Rows, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
-from streamkm.sources.chunks import Chunk
+from streamkm.sources.chunks import ChunkRuns
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.dense import Bfloat16Source
 from streamkm.sources.documents.hashed import TfIdfRows
@@ -32,10 +32,11 @@ TOLD = {
     "decodes": True, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
     "stages_before": ("idf",), "feature_names": tuple("abcdefg"), "id_column": "name",
     "has_long_integers": True, "missing_chunks": "1 of 4 chunks", "tfidf": "weights",
+    "streams": True, "computed": "graphs", "prepared_by": "steps", "sums_bytes": 55,
 }  # fmt: skip
 
 
-class OddSource(ChunkedSource):
+class OddSource(RowSource):
     """Says of itself what no other source says."""
 
     def __init__(self, **changed):
@@ -43,7 +44,7 @@ class OddSource(ChunkedSource):
             setattr(self, name, value)
 
     def chunks(self, target_bytes):
-        return (Chunk(0, 0, 0, 30, 960),)
+        return ChunkRuns.of([(0, 0, 30, 960)])
 
     def read(self, chunk):
         return Rows(sp.csr_array((30, 7), dtype=np.float32), np.arange(30))
@@ -51,11 +52,17 @@ class OddSource(ChunkedSource):
 
 TFIDF = TfIdf(Frequencies(30, np.array([0, 3]), np.array([1, 2])))
 WRAPPERS = {
-    "parts": (lambda source: PartsSource([source]), set()),
-    "sent": (RemoteView, {"resident_bytes", "unloaded_bytes", "producer_bytes"}),  # they are another process's
+    "parts": (lambda source: PartsSource([source]), {"computed"}),
+    "sent": (
+        RemoteView,
+        {"resident_bytes", "unloaded_bytes", "producer_bytes", "computed"},
+    ),  # they are another process's
     "weighted": (lambda source: TfIdfRows(source, TFIDF), {"dtype", "made_with", "tfidf"}),
-    "prepared": (lambda source: PreparedRows(source, Preparation(("unit",))), {"made_with", "read_factor"}),
-    "bfloat16": (Bfloat16Source, {"dtype", "stored_dtype", "read_factor", "is_sparse"}),
+    "prepared": (
+        lambda source: PreparedRows(source, Preparation(("unit",))),
+        {"made_with", "read_factor", "prepared_by"},
+    ),
+    "bfloat16": (Bfloat16Source, {"dtype", "stored_dtype", "read_factor", "is_sparse", "streams"}),
     "kept": (lambda source: cached_rows(source, 1 << 20, 1 << 20), set()),
     "chosen": (
         lambda source: ChosenColumns(source, [1, 5]),
@@ -72,7 +79,7 @@ def test_the_odd_source_leaves_nothing_out():
 @cases("wrapper", WRAPPERS)
 def test_a_wrapper_says_what_it_wraps_says(wrapper):
     wrap, own = WRAPPERS[wrapper]
-    words = {"dtype": np.dtype(np.uint16), "is_sparse": False} if wrapper == "bfloat16" else {}
+    words = {"dtype": np.dtype(np.uint16), "is_sparse": False, "streams": False} if wrapper == "bfloat16" else {}
     wrapped = wrap(OddSource(**words))
     for name in set(TOLD) - own:
         assert getattr(wrapped, name) == TOLD[name], name
@@ -99,7 +106,7 @@ def test_every_wrapper_is_among_them():
         waiting += kinds
         found |= {kind.__name__ for kind in kinds if kind.__module__.startswith("streamkm.")}
     readers = {
-        "ChunkedSource", "ArraySource", "MappedSource", "SparseSource", "DenseSource", "CsrSource",
+        "ArraySource", "MappedSource", "SparseSource", "DenseSource", "CsrSource",
         "DaskSource", "DaskTable", "IterableSource",
         "SvmlightSource", "CompressedSvmlightSource", "HashedText",
         "DocumentList", "DocumentStream", "TextFiles", "ParquetDocuments", "WholeFiles",

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.binary.layouts import MatrixLocation, Tree, find_matrix, join
 from streamkm.sources.chosen_columns import ChosenColumns, choosable
 from streamkm.sources.dense import DenseSource
@@ -17,11 +17,11 @@ _Source = TypeVar("_Source", bound=RowSource)
 _Values = tuple[list[str | None], str]  # of a column as text, None for each that is missing; and where they stand
 
 
-def open_matrix(tree: Tree, dataset: str | None, column: str | None, genes: str | None) -> ChunkedSource:
+def open_matrix(tree: Tree, dataset: str | None, column: str | None, genes: str | None) -> RowSource:
     """Open the matrix at `dataset` with the names of its columns; see `find_matrix` and `_with_names`."""
     found = find_matrix(tree, dataset)
     if found.layout == "dense":
-        source: ChunkedSource = DenseSource(tree.array(found.path))
+        source: RowSource = DenseSource(tree.array(found.path))
     else:
         from streamkm.sources.binary.csr_groups import CsrSource  # which imports SciPy
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 from weakref import WeakSet
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import ChunkedSource, Rows, row_places
+from streamkm.sources.base import Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import check_count
 from streamkm.sources.stored import INT32_MAX, StoredArray, check_matrix, csr_rows, decoded_dtype
@@ -30,7 +30,7 @@ _KEPT_INDPTR_BYTES = 1 << 26
 _KEPT_BOUNDARY_BYTES = 1 << 24
 
 
-class CsrSource(ChunkedSource):
+class CsrSource(RowSource):
     """Rows of a CSR matrix of `shape` (n, d) whose three arrays are stored; `layout` describes them for people.
 
     Held in memory: `indptr`, 8 bytes a row, up to 64 MiB (above that, every call of `chunks` and every chunk takes
@@ -92,7 +92,7 @@ class CsrSource(ChunkedSource):
             **self.lacking(),
         }
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+    def chunks(self, target_bytes: int) -> ChunkRuns:
         """Cut at rows. O(n) the first time, which reads `indptr`."""
         index_bytes = 4 if self.n_features <= INT32_MAX else 8
         value_bytes = self.dtype.itemsize + index_bytes

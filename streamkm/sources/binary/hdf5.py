@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import SourceError, StreamkmError
-from streamkm.sources.base import ChunkedSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.binary.column_names import open_matrix
 from streamkm.sources.binary.hdf5_arrays import FAILURES, Hdf5Array, open_file
 from streamkm.sources.binary.layouts import Node, join
@@ -27,7 +27,7 @@ def open_hdf5(
     follow_external: bool = False,
     var_column: str | None = None,
     genes: str | None = None,
-) -> ChunkedSource:
+) -> RowSource:
     """Open the matrix of an HDF5 file, by path or URL; see `find_matrix` for `dataset`, `open_source` for options.
 
     Links to other files are followed only with `follow_external`, as a file of unknown origin could name any file.
@@ -44,7 +44,7 @@ def open_hdf5_object(
     follow_external: bool = False,
     var_column: str | None = None,
     genes: str | None = None,
-) -> ChunkedSource:
+) -> RowSource:
     """Open the matrix that an open dataset or group is or holds; raises as `open_hdf5`, SourceError for closed files.
 
     A file that is open for reading is opened again by its path, so the caller may close it. One that is open for
@@ -60,7 +60,7 @@ def open_hdf5_object(
     return _open_in(_Hdf5Tree(path, file, follow_external, handle=True), node.name, var_column, genes)
 
 
-def _open_in(tree: _Hdf5Tree, dataset: str | None, var_column: str | None, genes: str | None) -> ChunkedSource:
+def _open_in(tree: _Hdf5Tree, dataset: str | None, var_column: str | None, genes: str | None) -> RowSource:
     """Open a matrix; h5py's errors on a damaged file become SourceError."""
     try:
         return open_matrix(tree, dataset, var_column, genes)

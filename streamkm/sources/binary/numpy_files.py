@@ -8,7 +8,7 @@ import threading
 import zipfile
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from tokenize import TokenError
 from typing import Any
@@ -19,9 +19,9 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
-from streamkm.sources.base import ChunkedSource, Rows
+from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.binary.csr_groups import CsrSource
-from streamkm.sources.chunks import Chunk
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import Bfloat16Source, DenseSource, check_said, word_dtype
 from streamkm.sources.local import unchanged
 from streamkm.sources.memory.arrays import ArraySource, SparseSource
@@ -39,7 +39,7 @@ _Header = tuple[tuple[int, ...], bool, np.dtype[Any], int]  # as of `_described`
 _SPARSE = {"csr": sp.csr_array, "csc": sp.csc_array}
 
 
-def open_npy(path: str, *, dtype: str | None = None) -> ChunkedSource:
+def open_npy(path: str, *, dtype: str | None = None) -> RowSource:
     """Open a .npy file; its rows are read chunk by chunk. `dtype` "bfloat16" reads values of two bytes as such.
 
     Raises SourceError: missing, truncated, or no .npy file; InvalidInputError: not a matrix of real numbers, or empty;
@@ -77,7 +77,7 @@ def unreadable(name: str, error: Exception) -> Exception:
     return SourceError(f"{name} cannot be read as .npy: {error}")
 
 
-def open_npz(path: str, *, key: str | None = None) -> ChunkedSource:
+def open_npz(path: str, *, key: str | None = None) -> RowSource:
     """Open the array `key` of a .npz file, its only two-dimensional one, or the matrix of ``scipy.sparse.save_npz``.
 
     Uncompressed members are read chunk by chunk, after their checksums were compared. Compressed ones can be read only
@@ -123,7 +123,7 @@ def _only_matrix(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.Z
     return matrices[0]
 
 
-def _open_saved(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.ZipInfo]) -> ChunkedSource:
+def _open_saved(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.ZipInfo]) -> RowSource:
     """Open a sparse matrix that SciPy saved."""
     layout = read_member(archive, infos["format"], f"{path}:format").astype(str).item()
     shape = tuple(int(length) for length in read_member(archive, infos["shape"], f"{path}:shape").ravel())
@@ -142,23 +142,23 @@ def _open_saved(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.Zi
     return _Compressed(path, path, shape, {infos[key].filename: header for key, header in found.items()}, layout)
 
 
-class LoadedSource(ChunkedSource):
+class LoadedSource(RowSource):
     """Rows of a file that can only be read as a whole: loaded at the first request, once for all threads."""
 
     in_process = True
-    _loaded: ChunkedSource | None = None
+    _loaded: RowSource | None = None
 
     @abstractmethod
-    def _load(self) -> ChunkedSource:
+    def _load(self) -> RowSource:
         """Read the file."""
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+    def chunks(self, target_bytes: int) -> ChunkRuns:
         return self._rows().chunks(target_bytes)
 
     def read(self, chunk: Chunk) -> Rows:
         return self._rows().read(chunk)
 
-    def _rows(self) -> ChunkedSource:
+    def _rows(self) -> RowSource:
         with _ONCE:
             if self._loaded is None:
                 self._loaded, self.unloaded_bytes = self._load(), 0
@@ -191,7 +191,7 @@ class _Compressed(LoadedSource):
     def details(self) -> dict[str, str]:
         return self._told
 
-    def _load(self) -> ChunkedSource:
+    def _load(self) -> RowSource:
         with _opened(self.files[0]) as archive:
             parts = [read_member(archive, archive.getinfo(member), self.name) for member in self._members]
         if not self._layout:

@@ -25,7 +25,7 @@ from zarr.errors import BaseZarrError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ZipStore
 
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError, StreamkmError
-from streamkm.sources.base import ChunkedSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.binary.column_names import open_matrix
 from streamkm.sources.binary.layouts import Node, join
 from streamkm.sources.binary.local_files import WatchedFiles
@@ -52,7 +52,7 @@ def open_zarr(
     var_column: str | None = None,
     genes: str | None = None,
     missing_chunks: str = "warn",
-) -> ChunkedSource:
+) -> RowSource:
     """Open the matrix of a Zarr store; `find_matrix` explains `dataset`, `open_source` the other options.
 
     `path`: a directory, .zip file, or address that fsspec knows. Raises SourceError, InvalidInputError,
@@ -66,7 +66,7 @@ def open_zarr(
 
 def open_zarr_object(
     node: Any, *, var_column: str | None = None, genes: str | None = None, missing_chunks: str = "warn"
-) -> ChunkedSource:
+) -> RowSource:
     """Open the matrix that an open array or group is or holds. Raises SourceError, InvalidInputError as `open_zarr`."""
     name = _store_name(node.store) + (f":/{node.path}" if node.path else "")
     return _open(node, name, None, var_column, genes, missing_chunks)
@@ -74,7 +74,7 @@ def open_zarr_object(
 
 def _open(
     node: Any, name: str, dataset: str | None, var_column: str | None, genes: str | None, missing_chunks: str
-) -> ChunkedSource:
+) -> RowSource:
     if missing_chunks not in ("warn", "raise"):
         raise InvalidParameterError(f'missing_chunks={missing_chunks!r} is unknown; known are "warn" and "raise"')
     if not isinstance(node, zarr.Array):

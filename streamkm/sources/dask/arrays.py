@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, Matrix, check_unmasked
-from streamkm.sources.base import ChunkedSource, RemoteView, Rows, RowSource, row_places
+from streamkm.sources.base import RemoteView, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.memory.arrays import SparseSource, open_array
 from streamkm.sources.row_graphs import RowGraph, RowGraphs, same
@@ -28,7 +28,7 @@ from streamkm.sources.stored import check_matrix, decoded_dtype
 _PLACE_BITS = 40
 
 
-class DaskSource(ChunkedSource):
+class DaskSource(RowSource):
     """Rows of a Dask array (n, d), never computed as a whole; one chunk is one row-block, whatever `target_bytes` says.
 
     If heights of blocks are unknown, row r of block b has the place ``(b << 40) + r``, and a chunk has the places of
@@ -60,7 +60,7 @@ class DaskSource(ChunkedSource):
     def computed(self) -> DaskSource:
         return self
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+    def chunks(self, target_bytes: int) -> ChunkRuns:
         return ChunkRuns.of(self._cuts(target_bytes))
 
     def _cuts(self, target_bytes: int) -> Iterator[tuple[int, int, int, int]]:

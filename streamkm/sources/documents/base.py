@@ -82,7 +82,7 @@ class DocumentStream(HashedText):
     n_rows = None
     n_bytes = None
     in_process = True
-    chunked = False
+    streams = True
     name = "iterable of documents"
 
     def __init__(self, documents: Iterable[Any] | Callable[[], Iterable[Any]], hashing: FeatureHashing) -> None:

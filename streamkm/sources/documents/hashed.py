@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -53,7 +53,6 @@ class HashedText(RowSource):
     is_sparse = True
     decodes = True
     libraries: tuple[str, ...] = ("words",)  # what takes texts apart
-    chunked: bool = True  # whether pieces can be read in any order, in any thread or process
     _line_limit: LineLimit | None = None
 
     def __init__(self, hashing: FeatureHashing, stored: Mapping[str, str], taken: Mapping[str, Any] | None = None):
@@ -108,14 +107,10 @@ class HashedText(RowSource):
         """Approximate bytes of text that become rows of `target_bytes`."""
         return max(1, round(target_bytes / self._densities[0]))
 
-    @property
-    def streams(self) -> bool:
-        return not self.chunked
-
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+    def chunks(self, target_bytes: int) -> ChunkRuns:
         """Cut where the documents can be cut; bytes are projected from a sample of them."""
         if self.streams:
-            return ()
+            return super().chunks(target_bytes)
         density = self._densities[0]
         chunks = ChunkRuns.of(self.cuts(self.text_bytes(target_bytes)))
         return chunks.resized(lambda n_bytes: np.rint(n_bytes * density) + 1)
@@ -178,19 +173,11 @@ class TfIdfRows(WrappedSource):
         made_with = {**(source.made_with or {}), "tfidf": tfidf.digest()}
         self.take_after(source, dtype=working_dtype(source.dtype), made_with=made_with, tfidf=tfidf)
 
-    def read(self, chunk: Chunk) -> Rows:
-        return self._weighted(self.source.read(chunk))
-
-    def finished(self, X: Matrix) -> Matrix:
-        return self.tfidf.apply(self.source.finished(X))
-
-    def stream(self, target_bytes: int) -> Iterator[Rows]:
-        return map(self._weighted, self.source.stream(target_bytes))
+    def apply(self, X: Matrix) -> Matrix:
+        weighted: Matrix = self.tfidf.apply(X)
+        return weighted
 
     def details(self) -> dict[str, str]:
         counted = self.tfidf.frequencies
         weights = f"{len(counted.features):,} features of {counted.n_rows:,} rows, norm {self.tfidf.norm}"
         return {**self.source.details(), "tf-idf": weights}
-
-    def _weighted(self, rows: Rows) -> Rows:
-        return Rows(self.tfidf.apply(rows.X), rows.places)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import mmap
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
-from streamkm.sources.base import ChunkedSource, Rows, row_places
+from streamkm.sources.base import Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import (
     Bfloat16Source,
@@ -42,7 +42,7 @@ from streamkm.sources.stored import FileArray, check_matrix, csr_rows, decoded_d
 logger = logging.getLogger(__name__)
 
 
-class ArraySource(ChunkedSource):
+class ArraySource(RowSource):
     """Rows of an array (n, d) in memory, which is not copied; pickles with all values.
 
     Rows are C-contiguous arrays in native byte order: views if X is. `form` is a text for people. Raises
@@ -72,7 +72,7 @@ class ArraySource(ChunkedSource):
     def details(self) -> dict[str, str]:
         return {"format": self._form}
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+    def chunks(self, target_bytes: int) -> ChunkRuns:
         return cut_rows(self._X.shape[0], self._X.shape[1] * self.dtype.itemsize, 1, target_bytes)
 
     def read(self, chunk: Chunk) -> Rows:
@@ -80,7 +80,7 @@ class ArraySource(ChunkedSource):
         return Rows(np.ascontiguousarray(rows, self.dtype), row_places(chunk.start, chunk.stop))
 
 
-class SparseSource(ChunkedSource):
+class SparseSource(RowSource):
     """Rows of a SciPy sparse matrix (n, d) in memory; pickles with all values.
 
     CSR is not copied; any other format is converted once, which takes as much memory again. `form` is a text for
@@ -123,7 +123,7 @@ class SparseSource(ChunkedSource):
             "indices": str(self._X.indices.dtype),
         }
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+    def chunks(self, target_bytes: int) -> ChunkRuns:
         """Cut at rows by their stored bytes. O(chunks log n)."""
         return ChunkRuns.of(self._cuts(target_bytes))
 
@@ -174,7 +174,7 @@ class MappedSource(ArraySource):
         return rows
 
 
-def open_array(X: Any, *, name: str | None = None, dtype: str | None = None) -> ChunkedSource:
+def open_array(X: Any, *, name: str | None = None, dtype: str | None = None) -> RowSource:
     """Open an array, a frame, or any value that NumPy converts to an array; bfloat16 if `dtype` or the value says so.
 
     Memory maps, and views of them, are read from the file, as mapped pages would count as the process's own; maps whose
@@ -215,12 +215,12 @@ def open_array(X: Any, *, name: str | None = None, dtype: str | None = None) -> 
         raise InvalidInputError(f"{called} cannot be made an array of rows: {error}") from error
 
 
-def open_frame(X: Any, **options: Any) -> ChunkedSource:
+def open_frame(X: Any, **options: Any) -> RowSource:
     """Open a frame in memory; see `open_source` for options, `MemoryTable` for errors."""
     return MemoryTable(X, **options) if options else open_array(X)
 
 
-def _open_frame(X: Any, name: str) -> ChunkedSource:
+def _open_frame(X: Any, name: str) -> RowSource:
     """Open a frame as one array, as CSR if it has sparse columns, or column by column as a table."""
     form = f"{type(X).__module__.partition('.')[0]} {type(X).__name__} in memory"
     X, names = X if hasattr(X, "__array__") else frame_table(X, name), column_names(X)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, is_sparse
-from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
+from streamkm.sources.base import Rows, RowSource, row_places
 from streamkm.sources.chosen_columns import columns_of
 from streamkm.sources.frames import order_of
 from streamkm.sources.memory.arrays import SparseSource, open_array
@@ -37,6 +37,7 @@ class IterableSource(RowSource):
     chunk: another width or kind, a dtype that the first one's cannot hold, a second pass over an iterator.
     """
 
+    streams = True
     n_rows = None
     n_bytes = None
     read_factor = 2.0  # pieces wait for threads
@@ -123,7 +124,7 @@ class IterableSource(RowSource):
                 del X
             del values, opened  # before the next one is made
 
-    def _check(self, chunk: ChunkedSource, number: int) -> NDArray[np.int64] | None:
+    def _check(self, chunk: RowSource, number: int) -> NDArray[np.int64] | None:
         """Compare a chunk with the first one; give the positions of the first one's columns if the order differs."""
         width, needed, kind = chunk.n_features or 0, self.n_features or 0, ("dense", "sparse")
         if chunk.is_sparse != self.is_sparse or width > needed or (width != needed and not self.is_sparse):
@@ -154,7 +155,7 @@ def _is_empty(values: Any) -> bool:
     return len(shape) == 2 and shape[0] == 0 if shape is not None else hasattr(values, "__len__") and len(values) == 0
 
 
-def _open_chunk(values: Any, name: str) -> ChunkedSource:
+def _open_chunk(values: Any, name: str) -> RowSource:
     values = _rows_of(values)
     return SparseSource(values, name=name) if is_sparse(values) else open_array(values, name=name)
 

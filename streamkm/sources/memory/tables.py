@@ -6,7 +6,7 @@ Objects are recognized by the Arrow protocol, lazy frames of polars and datasets
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import raw
 from streamkm.sources.arrow import WORKING_BYTES, guarded, pyarrow
-from streamkm.sources.base import ChunkedSource, Rows, RowSource
-from streamkm.sources.chunks import Chunk
+from streamkm.sources.base import Rows, RowSource
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.fitted_tables import read_options
 from streamkm.sources.frames import frame_table
@@ -27,7 +27,7 @@ _BATCH_ROWS = 1 << 16
 _ONCE = 'write it to a file, pass what makes it, or give values of one-hot columns: categories={"column": [...]}'
 
 
-class MemoryTable(BatchTable, ChunkedSource):
+class MemoryTable(BatchTable):
     """Rows of a frame in memory, converted chunk by chunk when they are read; pickles with all values.
 
     Raises InvalidInputError: no table, no rows, columns that cannot be features.
@@ -47,7 +47,7 @@ class MemoryTable(BatchTable, ChunkedSource):
     def _columns(self, names: list[str]) -> Iterator[Any]:
         return iter(self._table.select(names).to_batches())
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+    def chunks(self, target_bytes: int) -> ChunkRuns:
         return cut_rows(self.n_rows or 0, self._layout.row_bytes, 1, target_bytes)
 
     def read(self, chunk: Chunk) -> Rows:
@@ -94,6 +94,7 @@ class BatchStream(BatchTable):
     Raises InvalidInputError: no table, columns that cannot be features; by `stream`: no rows, a second pass.
     """
 
+    streams = True
     in_process = True
     n_rows = None
     n_bytes = None

@@ -18,7 +18,7 @@ from streamkm.core.progress import Stage
 from streamkm.kernels.text.csv_numbers import parse_numbers
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.arrow import WORKING_BYTES, pyarrow
-from streamkm.sources.base import ChunkedSource, Rows, RowSource
+from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.compressed_text import compression, describe_line, opened_text, read_text
 from streamkm.sources.fitted_tables import TableOptions, described_table, read_options
@@ -225,10 +225,10 @@ class CsvFiles(RowSource, ABC):
         }
 
 
-class CsvTable(CsvFiles, ChunkedSource):
+class CsvTable(CsvFiles):
     """Rows of plain CSV files without line feeds in fields; see `CsvFiles`."""
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+    def chunks(self, target_bytes: int) -> ChunkRuns:
         return ChunkRuns.of(self._cuts(self._text_of(target_bytes)))
 
     def _cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
@@ -269,6 +269,8 @@ class CsvTable(CsvFiles, ChunkedSource):
 
 class CsvStream(CsvFiles):
     """Rows of CSV files in order; see `CsvFiles`. Places count bytes after decompression."""
+
+    streams = True
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         for part, text, base in self._pieces(min(self._text_of(target_bytes), _MOST_BYTES)):

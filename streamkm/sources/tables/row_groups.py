@@ -20,7 +20,7 @@ import numpy as np
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.core.progress import Stage
 from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, one_chunk, pyarrow
-from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
+from streamkm.sources.base import Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import check_count
 from streamkm.sources.fitted_tables import TableOptions, described_table, read_options
@@ -129,7 +129,7 @@ class PiecesInTurn:
         return taken
 
 
-class RowGroupTable(BatchTable, ChunkedSource):
+class RowGroupTable(BatchTable):
     """Rows of files with units of known length, in the order of `paths`; places number the rows of all files.
 
     Raises SourceError, SourceNotFoundError, MissingDependencyError: a file is missing, damaged or of another format; no
@@ -217,7 +217,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
         start = int(self._firsts[part])
         return head_of(self._rows(start, min(self.n_rows, start + HEAD_ROWS), names), names)
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+    def chunks(self, target_bytes: int) -> ChunkRuns:
         """Join small units, across files, and cut large ones if possible. O(chunks)."""
         row_bytes = self._layout.row_bytes
         most = max(1, target_bytes // row_bytes)
