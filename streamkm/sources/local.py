@@ -14,11 +14,13 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
+
+COPIES_HINT = "; if this machine has a copy of its own, copy it again with its time of change (cp -p, rsync -t)"
 
 
 def natural(path: str) -> tuple[list[Any], str]:
@@ -32,30 +34,18 @@ class FileVersion:
 
     n_bytes: int
     mtime_ns: int
-    # inode and time of status change; None in processes other than the one that opened the file. They differ together
-    # where another file of the same size and time took its place. Either alone says nothing: a link or new permissions
-    # change the time, and some network file systems number a file anew now and then
-    identity: tuple[int, int] | None
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileVersion:
         """The state of a file now."""
-        return cls(status.st_size, status.st_mtime_ns, (status.st_ino, status.st_ctime_ns))
-
-    def is_same(self, now: FileVersion) -> bool:
-        """Whether a file in this state has not changed."""
-        if (self.n_bytes, self.mtime_ns) != (now.n_bytes, now.mtime_ns):
-            return False
-        if self.identity is None or now.identity is None:
-            return True
-        return any(then == there for then, there in zip(self.identity, now.identity, strict=True))
+        return cls(status.st_size, status.st_mtime_ns)
 
     def __str__(self) -> str:
         return f"{self.n_bytes:,} bytes, last modified {time_text(self.mtime_ns)}"
 
 
 class LocalPath(str):
-    """A path, as text, with the state of its file when it was opened; inodes do not go along to other machines."""
+    """A path, as text, with the state of its file when it was opened."""
 
     version: FileVersion | None  # None for directories
 
@@ -65,7 +55,7 @@ class LocalPath(str):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LocalPath, (str(self), self.version and replace(self.version, identity=None))
+        return LocalPath, (str(self), self.version)
 
 
 class LocalFile(io.FileIO):
@@ -147,18 +137,10 @@ def time_text(mtime_ns: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
 
 
-def copies_hint(elsewhere: bool) -> str:
-    """Advice for a difference that may be one between machines."""
-    hint = "; if this machine has a copy of its own, copy it again with its time of change (cp -p, rsync -t)"
-    return hint if elsewhere else ""
-
-
 def _compare(path: str, then: FileVersion, status: os.stat_result) -> None:
     now = FileVersion.of(status)
-    if not then.is_same(now):
-        alike = (then.n_bytes, then.mtime_ns) == (now.n_bytes, now.mtime_ns)
-        other = " and is another file of the same size and time" if alike else f" and is {now}"
+    if then != now:
         raise SourceError(
-            f"{path} was changed while it was in use: it was {then} when it was opened{other} now; open the source "
-            f"again once it is complete{copies_hint(then.identity is None)}"
+            f"{path} was changed while it was in use: it was {then} when it was opened and is {now} now; open the "
+            f"source again once it is complete{COPIES_HINT}"
         )

@@ -228,17 +228,6 @@ def test_a_file_that_is_gone(kind, tmp_path):
         read_all(source)
 
 
-def test_another_file_of_the_same_size_and_time(tmp_path):
-    path, new = tmp_path / "x.npy", tmp_path / "new.npy"
-    for at, seed in ((path, 0), (new, 1)):
-        np.save(at, dense(seed))
-        os.utime(at, ns=(10**18, 10**18))
-    source = open_source(path)
-    new.replace(path)
-    with pytest.raises(SourceError, match=r"x.npy was changed .*is another file of the same size and time"):
-        read_all(source)
-
-
 def test_a_storage_chunk_that_appears_or_vanishes(tmp_path):
     array = zarr.create_array(tmp_path / "x.zarr", shape=(50, 4), chunks=(10, 4), dtype="f4")
     array[:20] = 3

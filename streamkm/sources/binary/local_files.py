@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
-from streamkm.sources.local import FileVersion, copies_hint, status_of
+from streamkm.sources.local import COPIES_HINT, FileVersion, status_of
 
 _FILE = np.dtype([("name", "i8"), ("size", "i8"), ("time", "i8")])  # `name`: a hash
 
@@ -51,7 +51,7 @@ class WatchedFiles:
                 now = FileVersion.of(os.stat(path))
             except (FileNotFoundError, NotADirectoryError):
                 now = None
-            if then != now and (then is None or now is None or not then.is_same(now)):
+            if then != now:
                 raise SourceError(
                     f"{path} was changed while it was in use: it was {then or 'missing'} when the source was opened "
                     f"and is {now or 'missing'} now; open the source again once it is complete"
@@ -67,13 +67,13 @@ class WatchedFiles:
             if now.told != self.told:
                 raise SourceError(
                     f"{self._root} was changed while it was in use: it was {self.told} when it was opened and is "
-                    f"{now.told} now; open the source again once it is complete{copies_hint(elsewhere=True)}"
+                    f"{now.told} now; open the source again once it is complete{COPIES_HINT}"
                 )
             self.table = now.table
         found = self.table[np.searchsorted(self.table["name"], _hash(name)) :][:1]
         if found["name"].tolist() != [_hash(name)]:
             return None
-        return FileVersion(int(found["size"][0]), int(found["time"][0]), None)
+        return FileVersion(int(found["size"][0]), int(found["time"][0]))
 
 
 def _walk(root: str) -> Iterator[tuple[str, os.stat_result]]:
