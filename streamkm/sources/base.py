@@ -256,6 +256,8 @@ class RemoteView(RowSource):
     def stream(self, target_bytes: int) -> NoReturn:  # noqa: ARG002
         raise TypeError(f"the rows of {self.name} are in another process, which sends them")
 
+    chunks = stream
+
     def describe(self, place: int) -> str:
         return super().describe(place) if self._describe is None else self._describe(place)
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.sources.base import RowSource
-from streamkm.sources.dense import BFLOAT16, Bfloat16Source
 from streamkm.sources.remote import Address, is_remote, look
 from streamkm.sources.stored import open_binary
 
@@ -29,20 +29,16 @@ class Reader:
     what: str  # name of the format or kind of value, for messages
     function: str  # ``module:name``; a module that begins with a dot is one of `streamkm.sources`
     options: tuple[str, ...] = ()  # keyword arguments of the function
-    words: bool = False  # whether 16-bit words are bfloat16, for which the format has no type, if ``dtype`` says so
     suffixes: tuple[str, ...] = ()  # in lower case, with the dot; they count where the first bytes say nothing
     signature: bytes = b""  # of every file of the format; empty if there is no such thing
 
     def open(self, X: Any, options: Mapping[str, Any], **found: Any) -> RowSource:
         """Open X; `found` are arguments that are not the user's. Raises InvalidParameterError for unfit options."""
-        if self.words and options.get("dtype") == BFLOAT16:
-            return Bfloat16Source(
-                self.open(X, {key: value for key, value in options.items() if key != "dtype"}, **found)
-            )
         for name in options:
             if name not in self.options:
                 raise InvalidParameterError(
-                    f"{name}= does not apply to {self.what}; its options are {', '.join(self.options) or 'none'}"
+                    f"{name}= does not apply to {self.what}{near_hint(name, self.options)}; its options are "
+                    f"{', '.join(self.options) or 'none'}"
                 )
         module, name = self.function.split(":")
         opened: RowSource = getattr(import_module(module, "streamkm.sources"), name)(X, **options, **found)
@@ -61,17 +57,15 @@ _HDF5, _HDF5_BEGIN = (".h5", ".hdf5", ".h5ad"), b"\x89HDF\r\n\x1a\n"
 FORMATS = {
     "svmlight": Reader("svmlight text", ".svmlight_text:SvmlightSource", _SVMLIGHT),
     "compressed": Reader("svmlight text", ".svmlight_text:CompressedSvmlightSource", _SVMLIGHT),
-    "hdf5": Reader("HDF5", ".binary.hdf5:open_hdf5", ("dataset", "follow_external", *GENES), True, _HDF5, _HDF5_BEGIN),
-    "zarr": Reader("Zarr", ".binary.zarr:open_zarr", ("dataset", *STORED), True, suffixes=(".zarr",)),
+    "hdf5": Reader("HDF5", ".binary.hdf5:open_hdf5", ("dataset", "follow_external", *GENES), _HDF5, _HDF5_BEGIN),
+    "zarr": Reader("Zarr", ".binary.zarr:open_zarr", ("dataset", *STORED), suffixes=(".zarr",)),
     "store": Reader("a sketch store", ".sketch_store:StoreSource"),
-    "npy": Reader(".npy", ".binary.numpy_files:open_npy", ("dtype",), suffixes=(".npy",), signature=b"\x93NUMPY"),
+    "npy": Reader(".npy", ".binary.numpy_files:open_npy", suffixes=(".npy",), signature=b"\x93NUMPY"),
     "npz": Reader(".npz", ".binary.numpy_files:open_npz", ("key",), suffixes=(".npz",)),
     "csv": Reader("CSV", ".tables.csv_files:open_csv", _CSV, suffixes=(".csv", ".tsv", ".tab")),
-    "parquet": Reader(
-        "Parquet", ".tables.files:ParquetTable", COLUMNS, True, suffixes=(".parquet", ".pq"), signature=b"PAR1"
-    ),
-    "arrow": Reader("Arrow IPC", ".tables.files:ArrowTable", COLUMNS, True, (".arrow", ".feather", ".ipc"), b"ARROW1"),
-    "mtx": Reader("Matrix Market", ".matrix_market:MatrixMarketSource", (), False, (".mtx",), b"%%MatrixMarket"),
+    "parquet": Reader("Parquet", ".tables.files:ParquetTable", COLUMNS, (".parquet", ".pq"), b"PAR1"),
+    "arrow": Reader("Arrow IPC", ".tables.files:ArrowTable", COLUMNS, (".arrow", ".feather", ".ipc"), b"ARROW1"),
+    "mtx": Reader("Matrix Market", ".matrix_market:MatrixMarketSource", (), (".mtx",), b"%%MatrixMarket"),
 }
 """Readers by the names of ``format=`` and `file_format`; only the latter gives "compressed"."""
 _GIVEN = {name for reader in FORMATS.values() for name in reader.options}

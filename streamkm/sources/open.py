@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import is_sparse
 from streamkm.sources.base import RowSource, WrappedSource
 from streamkm.sources.binary.column_names import name_genes
 from streamkm.sources.chosen_columns import by_names, named
-from streamkm.sources.formats import COLUMNS, GENES, READ_OPTIONS, STORED, Reader
+from streamkm.sources.formats import COLUMNS, GENES, STORED, Reader
 from streamkm.sources.frames import is_frame, is_stream
 from streamkm.sources.paths import join, open_paths
 
@@ -68,8 +67,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
           categories: number of features to which they are hashed, by default 1,024.
         - ``zero_based`` : bool or "auto". svmlight: whether indices start at 0; see `SvmlightSource`.
         - ``dtype`` : float32 or float64, for svmlight and tables. The default of tables is float32 if it holds the
-          types of all columns, and float64 for CSV; a single column of vectors keeps its type. "bfloat16" reads 16-bit
-          words in arrays, .npy, HDF5, Zarr, Parquet and Arrow as such values.
+          types of all columns, and float64 for CSV; a single column of vectors keeps its type.
         - ``columns`` : str or list of str, default all. Tables: the columns to use as features, in this order; a column
           of lists is one of vectors. The index of a pandas frame in a file or table is left out unless it is named
           here. Keys of folders, as ``zone=01``, are columns of text. Files are read by the names of columns.
@@ -126,10 +124,6 @@ def open_source(X: Any, **options: Any) -> RowSource:
     if "feature_names" in options:
         names = options.pop("feature_names")
         return named(open_source(X, **options), names)
-    for name in options:
-        if name not in READ_OPTIONS:
-            known = f"known are {', '.join(READ_OPTIONS)}"
-            raise InvalidParameterError(f"unknown option {name}{near_hint(name, READ_OPTIONS)}; {known}")
     if not isinstance(options.get("genes", ""), str):
         names = options.pop("genes")
         return by_names(open_source(X, **options), names)
@@ -137,11 +131,6 @@ def open_source(X: Any, **options: Any) -> RowSource:
         return open_paths([X], options)
     if isinstance(X, list | tuple):
         return _open_list(X, options)
-    for name in ("format", "storage_options"):
-        if name in options:
-            raise InvalidParameterError(
-                f"{name}= is for paths; X is {type(X).__name__}, whose kind is told by its type"
-            )
     return _open_object(X, options)
 
 
@@ -184,9 +173,9 @@ def _is_iterable(value: Any) -> bool:
 _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     (
         lambda X: is_package(X, "h5py"),
-        Reader("an h5py object", ".binary.hdf5:open_hdf5_object", ("follow_external", *GENES), True),
+        Reader("an h5py object", ".binary.hdf5:open_hdf5_object", ("follow_external", *GENES)),
     ),
-    (lambda X: is_package(X, "zarr"), Reader("a Zarr object", ".binary.zarr:open_zarr_object", STORED, True)),
+    (lambda X: is_package(X, "zarr"), Reader("a Zarr object", ".binary.zarr:open_zarr_object", STORED)),
     (lambda X: is_package(X, "xarray"), Reader("an xarray object", ".dask.labelled:open_xarray")),
     (is_collection, Reader("a Dask collection", ".dask.labelled:open_collection", COLUMNS)),
     (is_sparse, Reader("a sparse matrix", ".memory.arrays:SparseSource")),
@@ -194,7 +183,7 @@ _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     (is_frame, Reader("a frame", ".memory.arrays:open_frame", COLUMNS)),
     (
         lambda X: hasattr(X, "__array__") or isinstance(X, memoryview),
-        Reader("an array", ".memory.arrays:open_array", ("dtype",)),
+        Reader("an array", ".memory.arrays:open_array"),
     ),
     (_is_iterable, Reader("an iterable", ".memory.iterables:IterableSource", ("n_features",))),
 )

@@ -55,9 +55,10 @@ class StoredArray(ABC):
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Give rows `start` to `stop` in their `decoded_dtype`."""
-        out = np.empty((stop - start, *self.shape[1:]), decoded_dtype(self.dtype, self.name))
+        decoded = decoded_dtype(self.dtype, self.name)
+        out = np.empty((stop - start, *self.shape[1:]), self.dtype if self.dtype.kind == "V" else decoded)
         self.read_into(start, stop, out)
-        return out
+        return as_decoded(out, decoded)
 
     def details(self) -> dict[str, str]:
         """Labels and texts for people: storage chunks, compression."""
@@ -193,14 +194,12 @@ def file_size(path: str) -> int:
 def decoded_dtype(stored: np.dtype[Any], name: str) -> np.dtype[Any]:
     """The dtype in which rows are given: the stored one in native byte order. Raises InvalidInputError: not numbers.
 
-    bool becomes uint8, float16 float32, and floats wider than 64 bits float64, so that kernels see few types.
+    bool becomes uint8, float16 float32, and floats wider than 64 bits float64, so that kernels see few types. Values of
+    two bytes without a type are bfloat16, as NumPy stores it, and become float32.
     """
     if stored.kind not in "biuf":
         if stored.kind == "V" and stored.itemsize == 2 and stored.names is None:
-            raise InvalidInputError(
-                f"{name} holds values of two bytes without a type ({stored}), as NumPy stores bfloat16; pass "
-                f'dtype="bfloat16" if they are (data.dtype in a configuration), else save numbers'
-            )
+            return np.dtype(np.float32)
         kinds = {"O": "Python objects", "U": "strings", "S": "strings", "c": "complex numbers", "V": "records"}
         remedy = ": numpy.lib.recfunctions.structured_to_unstructured(records)" if stored.names else ""
         raise InvalidInputError(
@@ -214,6 +213,13 @@ def decoded_dtype(stored: np.dtype[Any], name: str) -> np.dtype[Any]:
     if stored.kind == "f" and stored.itemsize > 8:
         return np.dtype(np.float64)
     return stored.newbyteorder("=")
+
+
+def as_decoded(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Values in their `decoded_dtype`, C-contiguous; bfloat16 words are the upper halves of float32 values."""
+    if values.dtype.kind == "V":
+        values = np.left_shift(values.view(np.uint16), np.uint32(16), dtype=np.uint32).view(np.float32)
+    return np.ascontiguousarray(values, dtype)
 
 
 def check_matrix(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:

@@ -97,12 +97,12 @@ def test_several_files(folder):
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        ("x.h5", {"datset": "X"}, r"unknown option datset \(did you mean 'dataset'\?\)"),
-        ("x.npy", {"dataset": "X"}, r"dataset= does not apply to \.npy; its options are dtype"),
+        ("x.h5", {"datset": "X"}, r"datset= does not apply to HDF5 \(did you mean 'dataset'\?\)"),
+        ("x.npy", {"dataset": "X"}, r"dataset= does not apply to \.npy; its options are none"),
         ("x.svm", {"key": "X"}, "key= does not apply to svmlight text"),
         ("x.h5", {"zero_based": True}, "zero_based= does not apply to HDF5; its options are dataset, follow_external"),
         (X, {"dataset": "X"}, "does not apply to an array"),
-        (X, {"format": "npy"}, "format= is for paths"),
+        (X, {"format": "npy"}, "format= does not apply to an array"),
         ({"dataset": "X"}, {}, "a mapping needs the key path; it has dataset"),
     ],
 )

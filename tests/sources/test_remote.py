@@ -575,7 +575,7 @@ def test_missing_and_refused_objects_are_told_apart(web, s3):
 def test_options_and_protocols_that_do_not_fit_are_refused(folder):
     with pytest.raises(InvalidParameterError, match=r"storage_options= does not apply to .*x.svm, which is no URL"):
         open_source(folder / "x.svm", storage_options={"anon": True})
-    with pytest.raises(InvalidParameterError, match=r"storage_options= is for paths; X is ndarray"):
+    with pytest.raises(InvalidParameterError, match=r"storage_options= does not apply to an array"):
         open_source(rows(), storage_options={"anon": True})
     with pytest.raises(InvalidParameterError, match=r"storage_options must be a mapping of options, got str"):
         open_source("memory://x", storage_options="anon")

@@ -15,7 +15,6 @@ from streamkm.sources.base import RemoteView, Rows, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import ChunkRuns
 from streamkm.sources.concat import PartsSource
-from streamkm.sources.dense import Bfloat16Source
 from streamkm.sources.documents.hashed import TfIdfRows
 from streamkm.sources.prepared import PreparedRows, cached_rows
 from streamkm.sources.sketch_store import StoreSource
@@ -53,16 +52,13 @@ class OddSource(RowSource):
 TFIDF = TfIdf(Frequencies(30, np.array([0, 3]), np.array([1, 2])))
 WRAPPERS = {
     "parts": (lambda source: PartsSource([source]), {"computed"}),
-    "sent": (
-        RemoteView,
-        {"resident_bytes", "unloaded_bytes", "producer_bytes", "computed"},
-    ),  # they are another process's
+    # they are another process's
+    "sent": (RemoteView, {"resident_bytes", "unloaded_bytes", "producer_bytes", "computed"}),
     "weighted": (lambda source: TfIdfRows(source, TFIDF), {"dtype", "made_with", "tfidf"}),
     "prepared": (
         lambda source: PreparedRows(source, Preparation(("unit",))),
         {"made_with", "read_factor", "prepared_by"},
     ),
-    "bfloat16": (Bfloat16Source, {"dtype", "stored_dtype", "read_factor", "is_sparse", "streams"}),
     "kept": (lambda source: cached_rows(source, 1 << 20, 1 << 20), set()),
     "chosen": (
         lambda source: ChosenColumns(source, [1, 5]),
@@ -79,8 +75,7 @@ def test_the_odd_source_leaves_nothing_out():
 @cases("wrapper", WRAPPERS)
 def test_a_wrapper_says_what_it_wraps_says(wrapper):
     wrap, own = WRAPPERS[wrapper]
-    words = {"dtype": np.dtype(np.uint16), "is_sparse": False, "streams": False} if wrapper == "bfloat16" else {}
-    wrapped = wrap(OddSource(**words))
+    wrapped = wrap(OddSource())
     for name in set(TOLD) - own:
         assert getattr(wrapped, name) == TOLD[name], name
 
@@ -96,7 +91,6 @@ def test_every_wrapper_is_among_them():
     known |= {
         "WrappedSource",
         "PreparedRows",
-        "Bfloat16Source",
         "ChosenColumns",
         "CachedRows",
     }

@@ -22,7 +22,7 @@ from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFo
 from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.dense import Bfloat16Source, DenseSource, check_said, word_dtype
+from streamkm.sources.dense import DenseSource
 from streamkm.sources.local import unchanged
 from streamkm.sources.memory.arrays import ArraySource, SparseSource
 from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype, open_binary, opened_path
@@ -39,22 +39,17 @@ _Header = tuple[tuple[int, ...], bool, np.dtype[Any], int]  # as of `_described`
 _SPARSE = {"csr": sp.csr_array, "csc": sp.csc_array}
 
 
-def open_npy(path: str, *, dtype: str | None = None) -> RowSource:
-    """Open a .npy file; its rows are read chunk by chunk. `dtype` "bfloat16" reads values of two bytes as such.
+def open_npy(path: str) -> RowSource:
+    """Open a .npy file; its rows are read chunk by chunk.
 
-    Raises SourceError: missing, truncated, or no .npy file; InvalidInputError: not a matrix of real numbers, or empty;
-    InvalidParameterError: another `dtype`.
+    Raises SourceError: missing, truncated, or no .npy file; InvalidInputError: not a matrix of real numbers, or empty.
     """
-    check_said(dtype, path)
     path = opened_path(path)
     with open_binary(path) as file:
         shape, fortran_order, stored = npy_header(file, path)
         start = file.tell()
-    if dtype is not None:
-        stored = word_dtype(stored, path)
     decoded_dtype(stored, path)
-    source = DenseSource(FileArray(path, start, shape, stored, name=path, fortran_order=fortran_order, format=".npy"))
-    return source if dtype is None else Bfloat16Source(source)
+    return DenseSource(FileArray(path, start, shape, stored, name=path, fortran_order=fortran_order, format=".npy"))
 
 
 def npy_header(file: Any, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -33,7 +33,7 @@ from streamkm.sources.binary.zarr_stores import METADATA, Grid, RemoteStore, che
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote import Address, Version, is_remote, listed
-from streamkm.sources.stored import StoredArray, chunks_text, decoded_dtype, opened_path
+from streamkm.sources.stored import StoredArray, as_decoded, chunks_text, decoded_dtype, opened_path
 
 _MOST_NAMES = 1 << 24  # all are read when a store is opened
 # members that readers look for, where a server lists nothing
@@ -164,7 +164,7 @@ class ZarrArray(StoredArray):
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Give rows, without a copy if zarr decodes them to the right type; see `StoredArray.read`."""
-        return np.ascontiguousarray(self._get(start, stop), decoded_dtype(self.dtype, self.name))
+        return as_decoded(self._get(start, stop), decoded_dtype(self.dtype, self.name))
 
     def _get(self, start: int, stop: int) -> NDArray[Any]:
         place = f"{self.name}, rows {start:,}-{stop - 1:,}"

@@ -17,15 +17,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
 from streamkm.sources.base import Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.dense import (
-    Bfloat16Source,
-    DenseSource,
-    check_said,
-    cut_rows,
-    is_bfloat16,
-    word_dtype,
-    words_of,
-)
+from streamkm.sources.dense import DenseSource, cut_rows, is_bfloat16
 from streamkm.sources.frames import (
     check_names_once,
     column_names,
@@ -37,7 +29,7 @@ from streamkm.sources.frames import (
     without_index,
 )
 from streamkm.sources.memory.tables import MemoryTable
-from streamkm.sources.stored import FileArray, check_matrix, csr_rows, decoded_dtype
+from streamkm.sources.stored import FileArray, as_decoded, check_matrix, csr_rows, decoded_dtype
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +69,7 @@ class ArraySource(RowSource):
 
     def read(self, chunk: Chunk) -> Rows:
         rows = np.asarray(self._X[chunk.start : chunk.stop])
-        return Rows(np.ascontiguousarray(rows, self.dtype), row_places(chunk.start, chunk.stop))
+        return Rows(as_decoded(rows, self.dtype), row_places(chunk.start, chunk.stop))
 
 
 class SparseSource(RowSource):
@@ -162,7 +154,7 @@ class MappedSource(ArraySource):
 
     def read(self, chunk: Chunk) -> Rows:
         values = self._X[chunk.start : chunk.stop]
-        rows = Rows(np.array(values, self.dtype, order="C"), row_places(chunk.start, chunk.stop))
+        rows = Rows(as_decoded(np.array(values, order="C"), self.dtype), row_places(chunk.start, chunk.stop))
         root = _memory_map(self._X)
         pages = None if root is None else root.base
         if root is not None and isinstance(pages, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
@@ -174,26 +166,26 @@ class MappedSource(ArraySource):
         return rows
 
 
-def open_array(X: Any, *, name: str | None = None, dtype: str | None = None) -> RowSource:
-    """Open an array, a frame, or any value that NumPy converts to an array; bfloat16 if `dtype` or the value says so.
+def open_array(X: Any, *, name: str | None = None) -> RowSource:
+    """Open an array, a frame, or any value that NumPy converts to an array.
 
     Memory maps, and views of them, are read from the file, as mapped pages would count as the process's own; maps whose
     changes stay in memory (mode "c") are ordinary arrays. Raises InvalidInputError: not two-dimensional, empty, or not
-    of real numbers; InvalidParameterError: another `dtype`.
+    of real numbers.
     """
     called = name or "array"
-    check_said(dtype, name or "an array")
     check_unmasked(X, called, MASKED_ROWS)
     if str(layout := getattr(X, "layout", "")).startswith("torch.sparse"):
         raise InvalidInputError(
             f"{called} is a sparse tensor of PyTorch ({layout}); pass a matrix of SciPy: T = X.to_sparse_csr(), then "
             f"scipy.sparse.csr_array((T.values(), T.col_indices(), T.crow_indices()), T.shape)"
         )
-    if dtype is not None or is_bfloat16(X):
-        words = words_of(X) if is_bfloat16(X) else np.asanyarray(X)
-        return Bfloat16Source(open_array(words.view(word_dtype(words.dtype, called)), name=name))
-    # a tensor of PyTorch without its gradient, in this processor's memory
-    X = X.detach().cpu() if hasattr(X, "detach") and hasattr(X, "cpu") else X
+    if hasattr(X, "detach") and hasattr(X, "cpu"):  # a tensor of PyTorch
+        X = X.detach().cpu()
+        if is_bfloat16(X):
+            import torch
+
+            X = X.view(torch.uint16).numpy().view("V2")
     root = _memory_map(X)
     if root is not None and root.mode != "c":
         if root.mode != "r":
