@@ -92,7 +92,7 @@ class PartsSource(RowSource):
         for label, text in of_parts[0].items():
             alike = all(part.get(label) == text for part in of_parts)
             details[label] = text if alike else f"{text} (first part)"
-        return {**details, **self.lacking()}
+        return {**details, **super().details()}
 
     def describe(self, place: int) -> str:
         """Name the place of a row by its part and its number there."""

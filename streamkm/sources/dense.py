@@ -50,7 +50,7 @@ class DenseSource(RowSource):
         self.files, self.libraries, self.missing_chunks = array.files, array.libraries, array.missing_chunks
 
     def details(self) -> dict[str, str]:
-        lacking = {label: text.rpartition(": ")[2] for label, text in self.lacking().items()}
+        lacking = {label: text.rpartition(": ")[2] for label, text in super().details().items()}
         return {"format": f"{self._array.format} dense", **self._array.details(), **lacking}
 
     def chunks(self, target_bytes: int) -> ChunkRuns:

@@ -66,11 +66,6 @@ class LocalFile(io.FileIO):
             raise SourceError(f"{path} is a directory; name files, or a glob of them")
         self._path, self._version, self.size = path, path.version, path.version.n_bytes
         super().__init__(path, "rb")
-        try:
-            self._check()
-        except SourceError:
-            self.close()
-            raise
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Read as files do, and check."""

@@ -38,7 +38,7 @@ from streamkm.sources.concat import PartsSource
 from streamkm.sources.dense import DenseSource
 
 MARK = "streamkm_store"
-FORMATS = (1, 2)  # the last is written; the first lacks the steps that rows went through
+FORMAT = 2
 ROOT = "zarr.json"
 CSR_ARRAYS = ("data", "indices", "indptr")
 STEPS_PREFIX = "steps_"  # of the names of arrays that steps have found
@@ -76,7 +76,7 @@ class StoreInfo:
     def to_root(self) -> bytes:
         """Give the contents of the group's zarr.json."""
         described = asdict(self)
-        attributes = {"format": FORMATS[-1], "complete": True, "digest": _digest(described), **described}
+        attributes = {"format": FORMAT, "complete": True, "digest": _digest(described), **described}
         root = {"zarr_format": 3, "node_type": "group", "attributes": {MARK: attributes}}
         return json.dumps(root, indent=1).encode()
 
@@ -94,16 +94,14 @@ class StoreInfo:
             raise SourceError(f"{root} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise SourceError(f"{root} is not of a sketch store, or is damaged ({error!r})") from error
-        if version not in FORMATS:
+        if version != FORMAT:
             raise SourceError(
-                f"{os.fspath(path)} is a sketch store of format {version!r}; this release reads {FORMATS[0]} and "
-                f"{FORMATS[1]}"
+                f"{os.fspath(path)} is a sketch store of format {version!r}; this release reads {FORMAT}: sketch again"
             )
         if _digest(attributes) != digest:
             raise SourceError(f"{root} is damaged: its values do not have the digest {digest} that was written with it")
-        attributes.pop("weighted", None)  # what stores said before, whose rows had no weights either
         parts = tuple(PartInfo(**part) for part in attributes.pop("parts"))
-        inputs, steps = tuple(attributes.pop("inputs")), tuple(attributes.pop("steps", ()))
+        inputs, steps = tuple(attributes.pop("inputs")), tuple(attributes.pop("steps"))
         return cls(**attributes, parts=parts, inputs=inputs, steps=steps)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.display import displayed
-from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError
+from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources import local, remote
 from streamkm.sources.local import LocalFile, LocalPath
 from streamkm.sources.remote import Address, RemoteFile, is_remote, remote_library
@@ -103,9 +103,8 @@ class FileArray(StoredArray):
             )
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        # values of the other byte order are read into place and turned round there
-        same = out.dtype == self.dtype.newbyteorder("=") and not self._by_columns
-        target = out.view(self.dtype) if same else np.empty(out.shape, self.dtype)
+        same = out.dtype == self.dtype and not self._by_columns
+        target = out if same else np.empty(out.shape, self.dtype)
         itemsize = self.dtype.itemsize
         with open_binary(self._path) as file:
             if self._by_columns:
@@ -118,8 +117,6 @@ class FileArray(StoredArray):
                 self._fill(file, target, start * row_bytes, start, stop)
         if not same:
             out[...] = target
-        elif not self.dtype.isnative:
-            out.byteswap(inplace=True)
 
     def _fill(self, file: Any, values: NDArray[Any], position: int, start: int, stop: int) -> None:
         view = memoryview(values.reshape(-1).view(np.uint8).data)
@@ -160,8 +157,6 @@ def open_binary(path: str, start: int = 0, stop: int | None = None) -> RawFile:
         return RemoteFile(path if isinstance(path, Address) else Address(path), (start, stop or 0))
     except SourceError:
         raise
-    except FileNotFoundError as error:
-        raise SourceNotFoundError(f"{path} does not exist") from error
     except OSError as error:
         raise SourceError(f"{path} cannot be opened: {error}") from error
 

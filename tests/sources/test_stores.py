@@ -103,7 +103,7 @@ class TestWhatItSays:
         told = json.loads(root.read_text())
         told["attributes"]["streamkm_store"]["format"] = 3
         root.write_text(json.dumps(told))
-        with pytest.raises(SourceError, match="a sketch store of format 3; this release reads 1 and 2"):
+        with pytest.raises(SourceError, match="a sketch store of format 3; this release reads 2"):
             open_source(tmp_path / "s.zarr")
 
     def test_a_changed_seed_is_noticed(self, stored, tmp_path):

@@ -89,7 +89,7 @@ class CsrSource(RowSource):
             "nnz": f"{self._nnz:,}, {self._nnz / self.n_rows:,.1f} a row",
             "indices": f"{self._indices.dtype}, pointers {self._indptr.dtype}",
             **self._data.details(),
-            **self.lacking(),
+            **super().details(),
         }
 
     def chunks(self, target_bytes: int) -> ChunkRuns:

@@ -112,13 +112,6 @@ def _table(fields: Mapping[str, Any], frame: Any, place: str = "a partition") ->
     """A partition as an Arrow table; refused if it has rows and other types than the data frame."""
     pa = pyarrow(NAME)
     schema = pa.schema([(name, fields[name]) for name in frame.columns])
-    for field, dtype in zip(schema, frame.dtypes, strict=True):
-        found = getattr(dtype, "numpy_dtype", dtype)  # Arrow casts numbers without a word
-        if len(frame) and found.kind in "biuf" and not np.can_cast(found, field.type.to_pandas_dtype()):
-            raise InvalidInputError(
-                f"column {field.name!r} holds {dtype} in {place} of the {NAME}, which says {field.type}: "
-                f"pass X.astype({{{field.name!r}: {dtype.name!r}}})"
-            )
     try:
         return pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
     except pa.ArrowException as error:

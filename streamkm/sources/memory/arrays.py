@@ -175,11 +175,6 @@ def open_array(X: Any, *, name: str | None = None) -> RowSource:
     """
     called = name or "array"
     check_unmasked(X, called, MASKED_ROWS)
-    if str(layout := getattr(X, "layout", "")).startswith("torch.sparse"):
-        raise InvalidInputError(
-            f"{called} is a sparse tensor of PyTorch ({layout}); pass a matrix of SciPy: T = X.to_sparse_csr(), then "
-            f"scipy.sparse.csr_array((T.values(), T.col_indices(), T.crow_indices()), T.shape)"
-        )
     if hasattr(X, "detach") and hasattr(X, "cpu"):  # a tensor of PyTorch
         X = X.detach().cpu()
         if is_bfloat16(X):
@@ -203,7 +198,7 @@ def open_array(X: Any, *, name: str | None = None) -> RowSource:
         return ArraySource(np.asarray(X), name=called)
     except InvalidInputError:
         raise
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise InvalidInputError(f"{called} cannot be made an array of rows: {error}") from error
 
 
