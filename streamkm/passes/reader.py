@@ -18,10 +18,9 @@ from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Large
 from streamkm.preparation import DOMAINS
-from streamkm.sources.base import Rows, RowSource, row_places
+from streamkm.sources.base import IndexedRows, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.remote import unchanged
-from streamkm.sources.svmlight_rows import IndexedText
 
 Invalid = Literal["raise", "skip", "mean"]
 Item = Chunk | Rows | tuple[Chunk, Any, list[Any]]
@@ -65,7 +64,7 @@ class RowReader:
             yield item, n_rows, weights[first_row:stop] if len(weights) else NO_WEIGHTS, first_row, index
             first_row = stop
 
-    def index_rows(self, item: Item) -> IndexedText | None:
+    def index_rows(self, item: Item) -> IndexedRows | None:
         """Find an item's rows without reading them; None unless `may_index` and the source can."""
         if not self.may_index or self.invalid == "skip" or not isinstance(item, Chunk):
             return None

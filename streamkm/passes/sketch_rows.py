@@ -29,8 +29,8 @@ from streamkm.passes.gathered import BlockTotals, ChunkCounts, counted, gathered
 from streamkm.passes.reader import ReadItem, RowReader, SourceRows, ValidRows
 from streamkm.passes.sizes import ClusterOn, FitSizes
 from streamkm.sketches import Sketch
+from streamkm.sources.base import IndexedRows
 from streamkm.sources.chunks import Chunk
-from streamkm.sources.svmlight_rows import IndexedText
 
 MOST_INDEXED = 0.5  # largest share of candidates for which rows are indexed first and then picked
 
@@ -64,7 +64,7 @@ class SketchRows(HeldMap[ChunkSummary]):
             return replace(gathered, kept=gathered.kept + room, output=sizes.chunk_rows * row)
         return gathered
 
-    def read(self, reader: RowReader, item: ReadItem) -> tuple[ValidRows | IndexedText, RowReader, int]:
+    def read(self, reader: RowReader, item: ReadItem) -> tuple[ValidRows | IndexedRows, RowReader, int]:
         """Read the rows of a chunk, or only index them if few are needed."""
         few = self.sketch is None and self.rule.limit < MOST_INDEXED and not len(item[2])
         indexed = reader.index_rows(item[0]) if few else None
@@ -80,10 +80,10 @@ class SketchRows(HeldMap[ChunkSummary]):
             first.tree.absorb(second.tree)
         return first
 
-    def output(self, rows: tuple[ValidRows | IndexedText, RowReader, int]) -> tuple[Block | None, ChunkSummary]:
+    def output(self, rows: tuple[ValidRows | IndexedRows, RowReader, int]) -> tuple[Block | None, ChunkSummary]:
         """The block of sketched rows, if it is held, and the small result of the chunk."""
         found, reader, index = rows
-        if isinstance(found, IndexedText):
+        if isinstance(found, IndexedRows):
             return None, _indexed(found, reader, self.rule)
         sample = SampleCollector(self.rule.size)
         sample.add(self.rule.candidates(found.X, found.places, found.numbers, found.weights))
@@ -105,7 +105,7 @@ class SketchRows(HeldMap[ChunkSummary]):
         return block, told
 
 
-def _indexed(indexed: IndexedText, reader: RowReader, rule: SampleRule) -> ChunkSummary:
+def _indexed(indexed: IndexedRows, reader: RowReader, rule: SampleRule) -> ChunkSummary:
     """Sample candidates of a chunk whose other rows stay unread; the assign pass reads and checks them."""
     n_rows = len(indexed.places)
     picked, keys = rule.picks(indexed.places, NO_WEIGHTS)

@@ -5,7 +5,7 @@ A source is cheap to pickle and repeatable: reading a chunk again, in any proces
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
@@ -21,7 +21,6 @@ from streamkm.sources.chunks import Chunk, ChunkRuns
 
 if TYPE_CHECKING:
     from streamkm.preparation import Preparation
-    from streamkm.sources.svmlight_rows import IndexedText
     from streamkm.sources.text_lines import LineLimit
 
 
@@ -33,6 +32,18 @@ class Rows:
     X: Matrix
     # (n,): a distinct number for each row, whatever the chunks: its number, or the position of a line's first byte
     places: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedRows(ABC):
+    """Rows of a chunk whose places are known and whose values are not read yet."""
+
+    places: NDArray[np.int64]  # (n,): as `Rows` has them
+    n_features: int  # columns that the chunk would have if it were read
+
+    @abstractmethod
+    def take(self, rows: NDArray[np.int64]) -> Matrix:
+        """Read chosen rows of the chunk, counted from 0; raises as `RowSource.read`."""
 
 
 class RowSource(ABC):
@@ -110,7 +121,7 @@ class RowSource(ABC):
         """Read one chunk. Thread-safe and repeatable. Errors name the file, the dataset, row, line and byte."""
         raise TypeError(f"{self.name} streams rows; it has no chunks to read")
 
-    def index_rows(self, chunk: Chunk) -> IndexedText | None:  # noqa: ARG002
+    def index_rows(self, chunk: Chunk) -> IndexedRows | None:  # noqa: ARG002
         """Find the rows of a chunk without reading them; None if that is no faster than `read`, or not safe."""
         return None
 

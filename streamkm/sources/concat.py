@@ -14,7 +14,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.frames import check_same_columns, order_of
+from streamkm.sources.frames import order_of
 from streamkm.sources.stored import make_csr
 
 
@@ -45,8 +45,7 @@ class PartsSource(RowSource):
                     f"({first.name}) {first.n_features:,} {kind[first.is_sparse]} ones; all parts must be sparse, or "
                     f"dense with equally many"
                 )
-            ordered = check_same_columns if part.computed else order_of
-            order = ordered(part.feature_names, first.feature_names, f"part {number}", "part 0")
+            order = order_of(part.feature_names, first.feature_names, f"part {number}", "part 0")
             taken.append(part if order is None else ChosenColumns(part, order.tolist()))
             rows.append(part.n_rows)
             widths.append(part.n_features)

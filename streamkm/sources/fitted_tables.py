@@ -11,7 +11,7 @@ import numpy as np
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sources.arrow import Unseen
-from streamkm.sources.formats import GENES, TABLES, is_folder, suffix_format
+from streamkm.sources.formats import FORMATS, GENES, TABLES, is_folder, suffix_format
 from streamkm.sources.frames import column_names
 from streamkm.sources.paths import folder_files
 
@@ -113,7 +113,7 @@ def options_for(options: Mapping[str, Any], X: Any, *, ids: bool) -> dict[str, A
         return {**found, **given, **features} if found else {}
     if isinstance(X, str | os.PathLike):
         return path_options({name: value for name, value in options.items() if ids or name != "id_column"}, X)
-    if _are_cells(options):
+    if not {*GENES}.isdisjoint(options):
         return dict(options) if all(hasattr(X, name) for name in ("X", "obs", "var")) else {}
     names = column_names(X)
     if names is None:
@@ -124,17 +124,11 @@ def options_for(options: Mapping[str, Any], X: Any, *, ids: bool) -> dict[str, A
 
 def path_options(options: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
     """The options that open a path; none if its suffix is that of a file that takes none."""
-    name = os.path.expanduser(os.fspath(path))
-    if _are_cells(options):
-        file, _, inner = name.rpartition(":/")  # the colon of s3:// is none of an inner path
-        whole = file if file and not inner.startswith("/") else name
-        return dict(options) if suffix_format(whole)[0] in _CELLS else {}
-    folder = is_folder(name)
-    if not options or not (folder or suffix_format(name)[0] in TABLES):
+    if not options:
         return {}
-    kind = suffix_format(folder_files(name)[0] if folder else name)[0]
-    return {key: value for key, value in options.items() if kind == "csv" or key not in CSV_KEYS}
-
-
-def _are_cells(options: Mapping[str, Any]) -> bool:
-    return not {*GENES}.isdisjoint(options)
+    name = os.path.expanduser(os.fspath(path))
+    file, _, inner = name.rpartition(":/")  # the colon of s3:// is none of an inner path
+    whole = file if file and not inner.startswith("/") else name
+    kind = suffix_format(folder_files(whole)[0] if is_folder(whole) else whole)[0]
+    taken = FORMATS[kind].options if kind in (*TABLES, *_CELLS) else ()
+    return {key: value for key, value in options.items() if key in taken}

@@ -158,18 +158,12 @@ def is_folder(path: str) -> bool:
 
 
 def _is_remote_zarr(address: Address) -> bool:
-    """Whether a URL is that of a Zarr store. Raises SourceError: another directory."""
+    """Whether a URL is that of a Zarr store, as all directories are."""
     name = address.partition("?")[0].rstrip("/")
     # web servers have no directories, but what is in them
     if name.endswith(".zarr") or (address.is_http and not os.path.splitext(name)[1] and _is_zarr(address)):
         return True
-    is_directory = address.endswith("/") or (address.version or look(address)) is None
-    if is_directory and not _is_zarr(address):
-        raise SourceError(
-            f"{address} is a directory and no Zarr store (it has none of {', '.join(ZARR_MARKS)}); for the objects in "
-            f"it pass a glob such as {name}/*"
-        )
-    return is_directory
+    return address.endswith("/") or (address.version or look(address)) is None
 
 
 def _is_zarr(address: Address) -> bool:

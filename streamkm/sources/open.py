@@ -34,7 +34,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
           from the first bytes of the file, else from its suffix.
         - a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: tables, svmlight text, HDF5, Zarr, .npy
         - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), also one in a file, and the sparse
-          datasets of those; a Dask array or data frame, a DataArray of xarray over Dask, a file or an array
+          datasets of those; a Dask array or data frame
         - an array, a frame (pandas, polars, pyarrow tables and others of named columns), a memory map, a SciPy sparse
           matrix, a list of rows, or a list of these, whose rows are concatenated
         - a lazy frame of polars, a dataset or reader of pyarrow, a relation of DuckDB, and other objects with the Arrow
@@ -115,7 +115,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
     >>> [rows.X.shape for rows in source.stream(target_bytes=32)]
     [(2, 4), (2, 4)]
     """
-    if isinstance(X, Mapping) and not is_package(X, "h5py", "zarr", "xarray"):
+    if isinstance(X, Mapping) and not is_package(X, "h5py", "zarr"):
         if "path" not in X:
             raise InvalidParameterError(f"a mapping needs the key path; it has {', '.join(map(str, X)) or 'none'}")
         rest = {str(key): value for key, value in X.items() if key != "path"}
@@ -137,7 +137,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
 def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
     if isinstance(X, RowSource):
         return X
-    described = not is_package(X, "h5py", "zarr", "xarray") and not is_collection(X)
+    described = not is_package(X, "h5py", "zarr") and not is_collection(X)
     if described and all(hasattr(X, name) for name in ("X", "obs", "var")):
         source = _open_object(X.X, {name: value for name, value in options.items() if name not in GENES})
         return name_genes(source, X, options.get("var_column"), options.get("genes"))  # of an AnnData object
@@ -176,7 +176,6 @@ _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
         Reader("an h5py object", ".binary.hdf5:open_hdf5_object", ("follow_external", *GENES)),
     ),
     (lambda X: is_package(X, "zarr"), Reader("a Zarr object", ".binary.zarr:open_zarr_object", STORED)),
-    (lambda X: is_package(X, "xarray"), Reader("an xarray object", ".dask.labelled:open_xarray")),
     (is_collection, Reader("a Dask collection", ".dask.labelled:open_collection", COLUMNS)),
     (is_sparse, Reader("a sparse matrix", ".memory.arrays:SparseSource")),
     (is_stream, Reader("a stream of record batches", ".memory.tables:open_stream", COLUMNS)),

@@ -158,13 +158,11 @@ def folder_keys(given: Sequence[str], files: Sequence[str]) -> tuple[Mapping[str
 
 def _refuse_logged(path: str) -> None:
     """Refuse a folder whose files may hold rows that were deleted from its table."""
-    remedies = {
-        "Delta Lake": ("_delta_log", ".json", "deltalake.DeltaTable(path).to_pyarrow_dataset()"),
-        "Iceberg": ("metadata", ".metadata.json", "polars.scan_iceberg(path)"),
-    }
-    for name, (log, suffix, remedy) in remedies.items():
-        place = os.path.join(path, log)
-        if os.path.isdir(place) and any(each.endswith(suffix) for each in os.listdir(place)):
+    for name, log, remedy in (
+        ("Delta Lake", "_delta_log/*.json", "deltalake.DeltaTable(path).to_pyarrow_dataset()"),
+        ("Iceberg", "metadata/*.metadata.json", "polars.scan_iceberg(path)"),
+    ):
+        if glob.glob(os.path.join(glob.escape(path), log)):
             raise SourceError(
                 f"{path} is a table of {name}, whose files may hold rows that were deleted since; pass {remedy}, or "
                 f"for all that is in the files a glob such as {os.path.join(path, '**', '*.parquet')}"

@@ -20,7 +20,7 @@ from streamkm.kernels.text import svmlight as kernel
 from streamkm.kernels.text import svmlight_tokens as tokens
 from streamkm.kernels.text.svmlight_index import NOT_PLAIN, find_rows, gather_lines
 from streamkm.kernels.text.words import WINDOW
-from streamkm.sources.base import Rows
+from streamkm.sources.base import IndexedRows, Rows
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.text_lines import PLACE_BITS, LineReader, LongLineError
 
@@ -188,11 +188,9 @@ def _grown(array: NDArray[Any], used: int, capacity: int) -> NDArray[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexedText:
-    """Rows of a chunk of plain text whose places are known and whose values are not read yet."""
+class IndexedText(IndexedRows):
+    """Rows of plain text."""
 
-    places: NDArray[np.int64]  # (n,): as `Rows` has them
-    n_features: int  # columns that the chunk would have if it were read
     read: Callable[[], Rows]  # reads the whole chunk: for the message that names file and line
     text: NDArray[np.uint8]
     # (n,); first byte and line feed of every row, in `text`
@@ -201,7 +199,6 @@ class IndexedText:
     fmt: TextFormat
 
     def take(self, rows: NDArray[np.int64]) -> Matrix:
-        """Read chosen rows of the chunk, counted from 0; raises as `RowSource.read`."""
         picked = np.empty(int((self.stops[rows] + 1 - self.starts[rows]).sum()), np.uint8)
         gather_lines(self.text, self.starts, self.stops, rows, picked)
         builder, lines = RowBuilder(self.fmt), LineReader(io.BytesIO(picked.data).readinto, 0)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.base import Rows, RowSource
+from streamkm.sources.base import IndexedRows, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.compressed_text import PLAIN, compression, describe_line, opened_text, read_text
 from streamkm.sources.remote import is_remote
@@ -29,7 +29,6 @@ from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight_rows import (
     LARGEST_INT64,
     BadTextError,
-    IndexedText,
     RowBuilder,
     TextFormat,
     count_rows,
@@ -130,7 +129,7 @@ class SvmlightSource(RowSource):
                     self._add(builder, lines, chunk.stop, chunk.part)
         return builder.finish()
 
-    def index_rows(self, chunk: Chunk) -> IndexedText | None:
+    def index_rows(self, chunk: Chunk) -> IndexedRows | None:
         """Find rows by line feeds and last indices; None for the head of a file, where a byte order mark may be."""
         if chunk.start == 0:
             return None

@@ -1,1 +1,1 @@
-"""Dask arrays and data frames, and xarray's arrays over Dask, as sources whose chunks are blocks."""
+"""Dask arrays and data frames as sources whose chunks are blocks."""

@@ -1,4 +1,4 @@
-"""Dask data frames and xarray's arrays as Dask arrays with named columns; imports neither pandas nor xarray."""
+"""Dask data frames as Dask arrays with named columns; does not import pandas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from streamkm.sources.arrow import encoded, one_chunk, pyarrow
 from streamkm.sources.base import RowSource
 from streamkm.sources.dask.arrays import DaskSource, array_of_parts
 from streamkm.sources.fitted_tables import read_options
-from streamkm.sources.memory.arrays import open_array
 from streamkm.sources.tables.columns import (
     TableSchema,
     choose,
@@ -42,26 +41,9 @@ def open_collection(X: Any, **options: Any) -> RowSource:
         return DaskTable(X, options)
     if options:
         raise InvalidParameterError(f"{next(iter(options))}= is for Dask data frames; X is {type(X).__name__}")
-    if not (isinstance(n_axes, int) and hasattr(X, "chunks") and hasattr(X, "dtype")):
-        raise InvalidInputError(f"{type(X).__name__} is no Dask array or data frame; make it one")
+    if not (isinstance(n_axes, int) and hasattr(X, "chunks") and hasattr(X, "_meta")):
+        raise InvalidInputError(f"{type(X).__name__} is no Dask array or data frame; make it one (of xarray: X.data)")
     return DaskSource(X)
-
-
-def open_xarray(X: Any) -> RowSource:
-    """Open a DataArray over Dask, over a file, or in memory. Raises as `DaskSource`; InvalidInputError: a Dataset."""
-    if not hasattr(X, "dims") or not hasattr(X, "variable"):
-        raise InvalidInputError(f"{type(X).__name__} is no DataArray; choose one variable, such as dataset['X']")
-    if X.chunks is None and not X.variable._in_memory:
-        stored = X.encoding.get("preferred_chunks", {})
-        X = X.chunk({dim: stored.get(dim, "auto") for dim in X.dims})
-    source: RowSource = (
-        open_array(X.to_numpy()) if X.chunks is None else DaskSource(X.data, name=X.name or "data array")
-    )
-    if X.ndim == 2 and X.dims[1] in X.indexes:
-        names = list(X.indexes[X.dims[1]])
-        if all(isinstance(name, str) for name in names):
-            source.feature_names = tuple(names)
-    return source
 
 
 class DaskTable(DaskSource):
@@ -112,6 +94,13 @@ def _table(fields: Mapping[str, Any], frame: Any, place: str = "a partition") ->
     """A partition as an Arrow table; refused if it has rows and other types than the data frame."""
     pa = pyarrow(NAME)
     schema = pa.schema([(name, fields[name]) for name in frame.columns])
+    for field, dtype in zip(schema, frame.dtypes, strict=True):
+        found = getattr(dtype, "numpy_dtype", dtype)  # Arrow casts numbers without a word
+        if len(frame) and found.kind in "biuf" and not np.can_cast(found, field.type.to_pandas_dtype()):
+            raise InvalidInputError(
+                f"column {field.name!r} holds {dtype} in {place} of the {NAME}, which says {field.type}: "
+                f"pass X.astype({{{field.name!r}: {dtype.name!r}}})"
+            )
     try:
         return pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
     except pa.ArrowException as error:

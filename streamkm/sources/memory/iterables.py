@@ -95,8 +95,6 @@ class IterableSource(RowSource):
         for X in _merged(self._pieces(iterator, target_bytes), target_bytes):
             yield Rows(X, row_places(place, place + X.shape[0]))
             place += X.shape[0]
-        if place == 0:
-            raise InvalidInputError(f"{self.name} gave no rows in this pass; its callable must start anew every time")
 
     def _start(self) -> Iterator[Any]:
         made = self._chunks() if callable(self._chunks) else self._chunks
