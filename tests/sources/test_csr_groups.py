@@ -92,7 +92,7 @@ def test_a_storage_chunk_that_fails_is_tried_again():
 
 def held_bytes(source):
     with source._boundaries._lock:
-        return sum(n_bytes for _, _, n_bytes in source._boundaries._held.values())
+        return sum(held.values.result().nbytes for held in source._boundaries._held.values() if held.values.done())
 
 
 def test_what_is_held_is_bounded(monkeypatch):
@@ -116,8 +116,11 @@ def test_nothing_is_held_of_storage_chunks_that_were_read():
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 5])
 def test_large_storage_chunks_are_read_once_a_pass_by_threads_that_meet_anywhere(monkeypatch, n_threads):
-    """Runs of chunks, as folds cut them; a storage chunk is held where two runs meet."""
-    most = 10 * 2 * 200 * 8
+    """Runs of chunks, as folds cut them; each thread holds the storage chunk that it goes on with, whatever it takes.
+
+    All that may be held besides are the ends of rows where runs meet.
+    """
+    most = 199 * 8
     monkeypatch.setattr(csr_groups, "_KEPT_BOUNDARY_BYTES", most)
     X = sparse_matrix(8_000, 8)
     chunks = open_counting(X, (200, 200, 16))[0].chunks(150)
@@ -128,7 +131,7 @@ def test_large_storage_chunks_are_read_once_a_pass_by_threads_that_meet_anywhere
             time.sleep(float(rng.random()) / 2_000)
             got = source.read(chunk).X
             np.testing.assert_array_equal(got.toarray(), X[chunk.start : chunk.stop].toarray())
-            assert held_bytes(source) <= most
+            assert held_bytes(source) <= most + 3 * 200 * 8 * n_threads
 
     assert len(chunks) > 50
     for _ in range(5):

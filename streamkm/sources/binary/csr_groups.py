@@ -3,17 +3,18 @@
 Rows do not end where storage chunks end. A chunk of rows is cut at the first row that starts at or after a multiple of
 the storage chunk, so two neighbours share one storage chunk of each array, whose rest is held for the neighbour
 (`_SharedChunks`). A pass in order in one process, by any number of threads, reads every storage chunk of `data` and
-`indices` once, if there is room for those where threads' runs of chunks meet. Out of order or in several processes, a
-read costs at most one more of each array at either end (`shared_bytes`), so executors give neighbouring chunks to the
-same process.
+`indices` once. Out of order or in several processes, a read costs at most one more of each array at either end
+(`shared_bytes`), so executors give neighbouring chunks to the same process.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
 
@@ -34,8 +35,8 @@ class CsrSource(RowSource):
     """Rows of a CSR matrix of `shape` (n, d) whose three arrays are stored; `layout` describes them for people.
 
     Held in memory: `indptr`, 8 bytes a row, up to 64 MiB (above that, every call of `chunks` and every chunk takes
-    slices); and shared storage chunks, at most 16 MiB, or one of each array for each reading thread if that is more.
-    Raises InvalidInputError: arrays that do not fit together, or an empty matrix; `chunks` and `read` raise it
+    slices); and shared storage chunks, at most 16 MiB plus one of each array for each reading thread if these are
+    larger. Raises InvalidInputError: arrays that do not fit together, or an empty matrix; `chunks` and `read` raise it
     for falling `indptr` or an index out of range.
     """
 
@@ -202,42 +203,85 @@ class CsrSource(RowSource):
         return out
 
 
+@dataclass(slots=True, eq=False)
+class _Held:
+    """The values of a storage chunk, or a part of them, that other reads still need."""
+
+    # which values of the array
+    start: int
+    stop: int
+    left: tuple[tuple[int, int], ...]  # of these, those that will be asked for
+    values: Future[NDArray[Any]] = field(default_factory=Future)  # Future of ndarray of shape (stop - start,)
+
+    def take(self, start: int, stop: int) -> None:
+        """Count values as taken."""
+        pieces = [piece for low, high in self.left for piece in ((low, min(high, start)), (max(low, stop), high))]
+        self.left = tuple(piece for piece in pieces if piece[0] < piece[1])
+
+
 class _SharedChunks:
     """Decoded storage chunks that some reads have used in part and others still need.
 
-    Threads wait for a storage chunk that another decodes. One whose values were all taken is dropped. Above
-    `most_bytes` the oldest are dropped too, and decoded again if needed, but for one of each array for every thread.
+    Threads wait for a storage chunk that another decodes. Once most of its values were read, the rest is copied:
+    threads that read runs of chunks in order hold one storage chunk of each array, and small pieces where runs meet.
+    Above `most_bytes`, the least recently used is dropped, and decoded again if needed; the newest of each array do not
+    count if they do not fit in.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        # by array and number, the newest last: decoded values, how many of them were not taken yet, bytes
-        self._held: dict[tuple[str, int], tuple[Future[NDArray[Any]], int, int]] = {}
+        self._held: OrderedDict[tuple[str, int], _Held] = OrderedDict()
         self._threads: WeakSet[threading.Thread] = WeakSet()
 
     def get(self, array: StoredArray, start: int, stop: int) -> NDArray[Any]:
         """Give values `start` to `stop` of one storage chunk, read-only; all waiting threads get its error."""
         key = (array.name, start // array.unit_rows)
-        first = key[1] * array.unit_rows
-        last = min(first + array.unit_rows, array.shape[0])
         with self._lock:
             self._threads.add(threading.current_thread())
-            is_new = key not in self._held
-            values, left, n_bytes = self._held.pop(key, (Future(), last - first, (last - first) * array.dtype.itemsize))
-            if left > stop - start:
-                self._held[key] = values, left - (stop - start), n_bytes
-            while (
-                len(self._held) > 2 * len(self._threads)
-                and sum(held[2] for held in self._held.values()) > self._most_bytes
-            ):
-                del self._held[next(iter(self._held))]
+            held, is_new = self._held.get(key), False
+            if held is None or start < held.start or held.stop < stop:
+                first = key[1] * array.unit_rows
+                last, is_new = min(first + array.unit_rows, array.shape[0]), True
+                held = self._held[key] = _Held(first, last, ((first, last),) if held is None else held.left)
+            held.take(start, stop)
+            self._held.move_to_end(key)
         if is_new:
             try:
-                values.set_result(array.read(first, last))
+                held.values.set_result(array.read(held.start, held.stop))
             except BaseException as error:
                 with self._lock:
-                    self._held.pop(key, None)
-                values.set_exception(error)
+                    if self._held.get(key) is held:
+                        del self._held[key]
+                held.values.set_exception(error)
                 raise
-        return values.result()[start - first : stop - first]
+        values = held.values.result()[start - held.start : stop - held.start]
+        with self._lock:
+            if self._held.get(key) is held:
+                self._trim(key, held)
+            self._make_room()
+        return values
+
+    def _trim(self, key: tuple[str, int], held: _Held) -> None:
+        """Drop storage chunks that were read completely; copy the rest of those that mostly were."""
+        if not held.left:
+            del self._held[key]
+            return
+        start, stop = held.left[0][0], held.left[-1][1]
+        if 2 * (stop - start) < held.stop - held.start:
+            rest = self._held[key] = _Held(start, stop, held.left)
+            rest.values.set_result(held.values.result()[start - held.start : stop - held.start].copy())
+
+    def _make_room(self) -> None:
+        room = self._most_bytes
+        large: Counter[str] = Counter()
+        for key, held in reversed(list(self._held.items())):
+            if not held.values.done():
+                continue
+            n_bytes = held.values.result().nbytes
+            if n_bytes <= room:
+                room -= n_bytes
+            elif large[key[0]] < len(self._threads):
+                large[key[0]] += 1
+            else:
+                del self._held[key]
