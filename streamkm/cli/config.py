@@ -22,6 +22,7 @@ from streamkm.core.display import MASK, aligned
 from streamkm.core.exceptions import ConfigError, InvalidInputError, StreamkmError
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
+from streamkm.estimators.validation import check_parameters
 from streamkm.planning.plan import Plan
 from streamkm.sketches import OPTIONS
 from streamkm.sources import RowSource, open_source
@@ -46,8 +47,11 @@ class Run(NamedTuple):
 
     def plan(self) -> Plan:
         """Plan the fit; one pass may count document frequencies."""
-        gathers = {"gathers_labels": self.output.labels != "zarr"} if isinstance(self.estimator, StreamKMeans) else {}
-        plan = self.estimator.plan(self.data.source, **gathers)
+        if isinstance(self.estimator, StreamKMeans):
+            check_parameters(self.estimator)
+            plan = self.estimator.plan_for(self.data.source, gathers_labels=self.output.labels != "zarr")
+        else:
+            plan = self.estimator.plan_for(self.data.source)
         before = (*plan.passes_before, *(("idf",) if self.data.counts else ()))
         passes = plan.passes + self.data.counts + (self.output.labels in ("csv", "parquet"))
         return replace(plan, passes=passes, passes_before=before)

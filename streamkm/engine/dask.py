@@ -28,8 +28,10 @@ from streamkm.engine import dask_calls as calls
 from streamkm.engine.base import Executor, Outputs
 from streamkm.engine.dask_calls import Call, Held, encode, future_of, held_blocks, values_in
 from streamkm.engine.dask_workers import (
+    MOST_FILES,
     Reading,
     Turns,
+    check_readable,
     check_workers,
     count_shards,
     out_of_reach,
@@ -66,6 +68,7 @@ class DaskCluster(Executor):
         self._reading: Reading | None = None  # of the items that workers read next,
         self._n_threads: dict[str, int] = {}  # of workers, by their addresses
         self._checked: set[str] = set()  # workers with the same software as this process
+        self._files: set[str] = set()  # that workers were asked for
         self._looked = self._last_seen = time.monotonic()
         self.n_workers = 1
         self._look()
@@ -83,6 +86,10 @@ class DaskCluster(Executor):
             for rows in source.stream(target_bytes):
                 yield self._sent(calls.measurable(rows)), len(rows.places)
             return
+        new = [path for path in source.files if "://" not in path and path not in self._files]
+        if new:  # each worker is asked once, before the first of them is read
+            self._files.update(new)
+            self.everywhere("look", check_readable, new[:: -(-len(new) // MOST_FILES)])
         chunks = source.chunks(target_bytes)
         make, is_placed = None, True
         if source.computed:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from streamkm.core.memory import total_memory
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 5.0  # for a worker to report its software; without an answer it is not refused
+MOST_FILES = 100  # of a source that each worker is asked for
 MOST_NAMED = 3  # workers that an error names
 # text, as a worker that lacks this package, or has another Python, could not load a function of it
 EXPRESSION = f"__import__({environment.__module__!r}, fromlist=['*']).{environment.__name__}()"
@@ -53,6 +55,15 @@ def out_of_reach(client: Any, error: BaseException) -> ClusterError:
     return ClusterError(
         f"lost the scheduler {client.scheduler.address} ({reason}); see that it runs and can be reached, and fit again"
     )
+
+
+def check_readable(paths: Sequence[str]) -> None:
+    """Refuse files that this process cannot see or read."""
+    for path in paths:
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"{path} does not exist")
+        if not os.access(path, os.R_OK):
+            raise PermissionError(f"{path} cannot be read")
 
 
 def check_workers(client: Any, addresses: Iterable[str]) -> None:

@@ -27,7 +27,7 @@ from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map, Pass, held_outputs, outputs
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import BlockTotals, ChunkCounts, Gathered, SavedRows
-from streamkm.passes.reader import ReadItem, RowReader, SourceRows, ValidRows
+from streamkm.passes.reader import RowReader, SourceRows, ValidRows
 from streamkm.passes.sketch_rows import SketchRows
 from streamkm.sketches import Sketch, SketchFit
 from streamkm.sketches.base import SketchFitBytes
@@ -137,7 +137,7 @@ def _again(reader: RowReader, chunk: Chunk) -> Matrix:
 
 
 def _blocks_before(
-    reader: RowReader, map_: SketchRows, spill: Spill, n_saved: int, again: Iterator[tuple[Chunk, ReadItem]]
+    reader: RowReader, map_: SketchRows, spill: Spill, n_saved: int, again: Iterator[Any]
 ) -> Iterator[tuple[Held, Block]]:
     """The blocks of the first chunks with their handles: read again, for the chunks of `again`, or from the file."""
     for chunk, item in islice(again, n_saved):
@@ -151,7 +151,7 @@ def _blocks_before(
 def _restore(
     gathered: Gathered,
     saved: SavedRows,
-    before: Iterable[tuple[Held, Block]],
+    before: Iterable[Any],
     handles: list[Any],
     totals: BlockTotals,
 ) -> None:

@@ -15,7 +15,7 @@ from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import MUCH_ROOM, EpochRoom, PlannedWorkers, excess_bytes
 
 STAGE_NAMES = {"idf": "document frequencies", "by rows": "sorting entries by rows", "fill": "column means"}
-_MAIN = ("sketch", "assignment", "passes", "bytes read", "memory", "worker memory")  # main lines for users
+_MAIN = ("sketch", "assignment", "passes", "bytes read", "epochs", "memory", "worker memory")  # main lines for users
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,18 @@ class Plan(MemoryPlan, Sizes, PlannedSketch, Lines):
         # a batch would read all rows from disk; rows that are not counted may lie there, unless workers hold them
         if plain or self.cluster_on == "spilled" or (self.cluster_on == "blocks" and self.n_rows is None):
             return None
-        n_clusters, n_drawn, room = asked.n_clusters, None, None if here else self.epoch_room
-        if room is not None and n_rows > min(room.gathered, GATHERED_ROWS * n_clusters):
-            n_drawn = min(n_rows, DRAWN_ROWS * n_clusters, max(room.drawn, room.here))
-        made = Schedule.of(n_rows, n_clusters, asked.max_iter, stored=stored, n_drawn=n_drawn)
-        if made is None or room is None:
+        n_drawn = None if here else self._drawn_for_epochs(n_rows)
+        made = Schedule.of(n_rows, asked.n_clusters, asked.max_iter, stored=stored, n_drawn=n_drawn)
+        if made is None or here:
             return made
-        return replace(made, place="worker" if (n_drawn or 0) <= room.drawn else "client")
+        return replace(made, place="worker" if (n_drawn or 0) <= self.epoch_room.drawn else "client")
+
+    def _drawn_for_epochs(self, n_rows: int) -> int | None:
+        """Rows drawn evenly for epochs, if workers hold `n_rows` and none of them may take all; else None."""
+        room, n_clusters = self.epoch_room, self.memory_model.n_clusters
+        if n_rows <= min(room.gathered, GATHERED_ROWS * n_clusters):
+            return None
+        return min(n_rows, DRAWN_ROWS * n_clusters, max(room.drawn, room.here))
 
     @property
     def epoch_room(self) -> EpochRoom:
@@ -171,11 +176,19 @@ class Plan(MemoryPlan, Sizes, PlannedSketch, Lines):
             ("assignment", self._assignment()),
             ("passes", self._passes()),
             ("bytes read", self._read()),
+            *self._epochs(),
             ("bytes written", self._written()),
             ("memory", f"{human_bytes(self.peak_bytes)} at the peak, of {human_bytes(self.limit_bytes)} allowed"),
             ("stages", f"{stages}; each includes {human_bytes(self.process_memory)} of the process itself"),
             *([] if self.workers is None else [("worker memory", str(self.workers))]),
         ]
+
+    def _epochs(self) -> list[tuple[str, str]]:
+        """Label and text of the exception to the same answer everywhere, if it holds."""
+        held = self.workers is not None and self.cluster_on == "blocks" and self.n_rows is not None
+        drawn = self._drawn_for_epochs(self.n_rows or 0) if held else None
+        text = f"any epochs on {drawn or 0:,} rows drawn evenly, not on all as with threads; then steps on all rows"
+        return [] if drawn is None else [("epochs", text)]
 
     def _passes(self) -> str:
         before = [STAGE_NAMES.get(name, name) for name in (*self.passes_before, *self.finding_steps)]

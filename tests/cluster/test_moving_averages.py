@@ -191,6 +191,7 @@ def test_epochs_take_one_call_of_a_cluster(client, calls):
     X, _ = made(30_000)
     planned = on_cluster(client).plan(X).epochs(settings_of(on_cluster(client), 0), len(X), stored=None, here=False)
     assert (planned.n_drawn, planned.place, planned.n_steps) == (None, "worker", 12)
+    assert "epochs" not in dict(on_cluster(client).plan(X).lines())
     there = on_cluster(client).fit(X)
     assert [stage for stage in calls if "epoch" in stage] == ["epochs"]
     here = on_cluster(2).fit(X)
@@ -202,6 +203,7 @@ def test_epochs_on_drawn_rows_have_the_same_bits_in_a_worker_and_in_the_client(c
     X, weights = made(30_000)
     few_rows(monkeypatch)
     planned = on_cluster(client).plan(X)
+    assert "any epochs on 5,600 rows drawn evenly, not on all as with threads" in str(planned)
     settings = settings_of(on_cluster(client), 0)
     epochs = partial(planned.epochs, settings, len(X), stored=None, here=False)
     assert (epochs().n_drawn, epochs().place, epochs().n_steps) == (5_600, "worker", 12)

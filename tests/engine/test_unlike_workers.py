@@ -17,10 +17,10 @@ import pytest
 import streamkm
 from streamkm import StreamKMeans
 from streamkm.core import environment
-from streamkm.core.exceptions import ClusterError
+from streamkm.core.exceptions import ClusterError, SourceNotFoundError
 from streamkm.engine import open_executor
 from streamkm.sources import open_source
-from tests.dask_processes import STARTED_SECONDS, Cluster, cluster_of, write_rows
+from tests.dask_processes import STARTED_SECONDS, Cluster, cluster_of, watched, write_rows
 
 SECONDS = 10.0  # until a fit says so
 WITHOUT = """\
@@ -130,3 +130,18 @@ def test_the_environment_of_this_process():
     assert here["Python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert np.__version__.startswith(here["NumPy"] + ".")
     assert here["streamkm"].startswith(streamkm.__version__)
+
+
+def test_a_worker_that_does_not_see_the_file_is_named_before_a_row_is_read(tmp_path, monkeypatch):
+    """/proc/self/cwd is another folder for each process: one of three workers does not have the file in its own."""
+    (tmp_path / "data").mkdir()
+    write_rows(tmp_path / "data" / "x.npy")
+    monkeypatch.chdir(tmp_path / "data")
+    with cluster_of(tmp_path, 3) as (_, client), watched(client) as stages:
+        seeing, blind = sorted(client.nthreads())[:2], sorted(client.nthreads())[2]
+        client.run(os.chdir, str(tmp_path / "data"), workers=seeing)
+        with pytest.raises(SourceNotFoundError, match=rf"x\.npy does not exist, seen from worker {blind} .* same path"):
+            fit(client, "/proc/self/cwd/x.npy")
+        assert "sketch" not in stages()
+        client.run(os.chdir, str(tmp_path / "data"), workers=[blind])
+        assert fit(client, "/proc/self/cwd/x.npy").n_iter_ >= 1
