@@ -102,7 +102,7 @@ def dedupe(
     Parameters
     ----------
     X : path, array, ... of n rows
-        As for `StreamKMeans.fit`; rows that can be walked once only are refused, and sketch stores.
+        As for `StreamKMeans.fit`; rows that can be read only once are refused, and sketch stores.
     threshold : float, default=0.95
         Cosine from which rows are near-duplicates, above 0 and at most 1. Rows of zeros have none.
     n_clusters : int or "auto", default="auto"
@@ -151,7 +151,7 @@ def dedupe(
     check_value("invalid", invalid, one_of(("raise", "skip")))
     source = open_source(X)
     if not source.replayable or source.is_sketched:
-        what = "holds sketched rows" if source.is_sketched else "can be walked once only"
+        what = "holds sketched rows" if source.is_sketched else "can be read only once"
         raise InvalidInputError(f"{source.name} {what}; near-duplicates are looked for in original rows, read again")
     estimator = StreamKMeans(
         default_clusters(source) if n_clusters == "auto" else n_clusters,  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         Parameters
         ----------
         X : as for `fit`, with the same features
-            Iterators may be walked once only. Tables are read as that of the fit: its columns by name, in any order,
+            Iterators may be read only once. Tables are read as that of the fit: its columns by name, in any order,
             beside others, with its categories. After a fit of a frame without options, a frame of the same columns in
             the same order, as scikit-learn has it. Documents are weighted by the frequencies of the fit alone.
 

@@ -177,7 +177,7 @@ class IncrementalKMeans(DescribedKMeans):
         Parameters
         ----------
         X : as for `StreamKMeans.fit`
-            An iterator is walked once, and gets no labels.
+            An iterator is read once, and gets no labels.
         y, sample_weight : as for `StreamKMeans.fit`
 
         Raises
@@ -274,7 +274,7 @@ class IncrementalKMeans(DescribedKMeans):
         source, rows, weights = self._opened(X, sample_weight, ids=table is not None)
         if not source.replayable:
             remedy = "pass a list of chunks or a function that returns a fresh iterator, or call partial_fit"
-            raise InvalidInputError(f"{source.name} can be walked once only, and update reads rows twice; {remedy}")
+            raise InvalidInputError(f"{source.name} can be read only once, and update reads rows twice; {remedy}")
         stream = self._stream_for(rows)
         labelling = self._labelling(source, rows, stream, weights, follows=True)
         begun = time.perf_counter()
@@ -595,7 +595,7 @@ def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) ->
 def _distances(fitted: Any, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Sums of distances of rows to their centers (k,), and a bound for nearly all distances in each cluster (k,)."""
     profile = fitted.profile_
-    if profile is None:  # of rows that can be walked once only
+    if profile is None:  # of rows that can be read only once
         return np.zeros(len(counts)), np.zeros(len(counts))
     sums: NDArray[np.float64] = profile.sums[:, 0]
     typical = np.divide(sums, counts, out=np.zeros(len(counts)), where=counts > 0)

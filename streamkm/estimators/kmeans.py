@@ -322,7 +322,10 @@ class StreamKMeans(DescribedKMeans):
         source, weights = open_weighted(self, X, sample_weight, reset=True)
         place, table = label_places(labels_to)
         if labels_to is not None and not source.replayable:
-            raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")
+            raise InvalidInputError(
+                f"{source.name} can be read only once, so labels cannot be written during the fit. Leave out labels_to "
+                "and save labels_ afterwards"
+            )
         if place is not None:
             with open_executor(self.executor, 1) as workers:
                 check_seen(workers, place)

@@ -21,7 +21,7 @@ from streamkm.engine import Executor
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.state import FitState, InertiaEstimate, SampleView
 from streamkm.kernels.cluster.totals import weighted_sum
-from streamkm.passes.assign import Assign, AssignResult, assign_pass
+from streamkm.passes.assign import Assign, AssignResult, assign_blocks, assign_pass
 from streamkm.passes.labels import HeldLabels, n_writes, open_labels, write_labels
 
 FEW_JUDGED_ROWS, JUDGED_ROWS = 2500, 10_000  # of the sample, that the objective is estimated by; more if unsure
@@ -32,10 +32,10 @@ ROUNDING = 1e-12  # share of an objective by which sums of the same rows may dif
 logger = logging.getLogger(__name__)
 
 
-def assign(context: FitContext, state: FitState, sample: Sample | None = None) -> None:
+def assign(context: FitContext, state: FitState) -> None:
     """Label all rows by the centers of the state; keep these centers or the best ones before.
 
-    Rows are drawn by the sample's estimate of the objective, if the plan says so. `sample`: holds all rows, if given.
+    Rows are drawn by the sample's estimate of the objective, if the plan says so.
     """
     found, settings, n_drawn = state.found, context.settings, context.plan.drawn_rows
     weights, seed = context.weights, settings.seed64("draws") ^ state.index
@@ -52,7 +52,7 @@ def assign(context: FitContext, state: FitState, sample: Sample | None = None) -
         estimate = estimate_inertia(context.here, looked, own, model, total_weight)
         del looked
         state.rule = DrawRule.of(n_drawn, seed, total_weight, estimate.inertia)
-    state.assigned = _assigned(context, state, model, sample)
+    state.assigned = _assigned(context, state, model)
     totals = state.assigned.totals
     if estimate is not None:  # rows that were skipped count nothing
         estimate = estimate.times(float(totals.counts.sum()) / total_weight)
@@ -66,9 +66,12 @@ def assign(context: FitContext, state: FitState, sample: Sample | None = None) -
         state.is_final = True
 
 
-def _assigned(context: FitContext, state: FitState, model: Model, sample: Sample | None) -> AssignResult:
+def _assigned(context: FitContext, state: FitState, model: Model) -> AssignResult:
     """Run one pass; labels that will be written or stay on workers are not gathered."""
-    index, rule, chunk_rows = state.index, state.rule, state.found.chunk_rows
+    index, rule, chunk_rows, sample, once = state.index, state.rule, state.found.chunk_rows, state.sample, state.once
+    if once is not None and once.blocks is not None:
+        with context.progress.stage("label", len(once.blocks.handles)) as stage:
+            return assign_blocks(once, once.blocks, model, stage)
     with context.progress.stage("assign" if index == 0 else f"refine-{index}", len(chunk_rows)) as stage:
         sink = context.label_sink(chunk_rows)
         if sink.held or sample is None:
@@ -98,15 +101,16 @@ def assign_sample(
     return AssignResult(totals, drawn, profile, labels=labels)
 
 
-def written_labels(context: FitContext, labels: Any) -> Any:
-    """Labels that workers hold, written, or with their skipped rows counted; others unchanged."""
-    if not isinstance(labels, HeldLabels):
-        return labels
-    if context.labels_to is None:
-        return labels.count() if context.reader.invalid == "skip" else labels
-    with context.progress.stage("labels", n_writes(labels)) as stage:
-        write_labels(context.executor, labels, context.labels_to, stage)
-    return open_labels(context.labels_to)
+def finish_labels(context: FitContext, state: FitState) -> None:
+    """Write labels that workers hold, or count their skipped rows; drop rows that were drawn."""
+    labels: Any = state.assigned.labels
+    if isinstance(labels, HeldLabels) and context.labels_to is not None:
+        with context.progress.stage("labels", n_writes(labels)) as stage:
+            write_labels(context.executor, labels, context.labels_to, stage)
+        labels = open_labels(context.labels_to)
+    elif isinstance(labels, HeldLabels) and context.reader.invalid == "skip":
+        labels = labels.count()
+    state.assigned = replace(state.assigned, labels=labels, drawn=None)
 
 
 def estimate_inertia(

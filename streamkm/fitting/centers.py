@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.columns import FEWEST_FEATURES, Columns
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import POLISH_STEPS, POLISH_TOL, LloydResult, lloyd, original_centers, polish
+from streamkm.cluster.model import Space
+from streamkm.cluster.moving_averages import Schedule
 from streamkm.cluster.normalization import WHOLE, Normalization, on_sphere
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.sampling.coreset import Part
@@ -62,31 +64,59 @@ def search_centers(
     )
 
 
-def find_clusters(context: FitContext, found: NormalizedRows) -> Clustering:
-    """The clusters of the rows of the plan, polished in the original space if rows will be assigned there."""
-    sketched, sketch, normalization, plan = found.sketched, found.sketch, found.normalization, context.plan
-    settings, sample, columns = context.settings, sketched.sample, _occurring(sketched, sketch)
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Centers to iterate from, and the rows that are iterated on."""
+
+    centers: NDArray[np.float64]  # (k, m): of normalized sketched rows
+    sampled: Block  # sketched
+    blocks: Blocks  # the rows of the plan
+    is_iterated: bool  # whether steps among the sketched features come before those among the original ones
+    schedule: Schedule | None  # of epochs
+    space: Space  # "original" or "sketch", in which rows will be assigned
+    columns: Columns | None  # the features that occur, if they are known and few
+
+
+def find_start(context: FitContext, rows: NormalizedRows) -> Start:
+    """Centers that are given, or found among the rows of the plan."""
+    sketched, sketch, plan, settings = rows.sketched, rows.sketch, context.plan, context.settings
+    sample, columns = sketched.sample, _occurring(sketched, sketch)
     space = plan.space_for(sample.X.shape[1] if columns is None else columns.n_columns)
-    is_polished = space == "original" and not sketch.is_identity
     if plan.cluster_on == "spilled":
         trim_heap(plan.limit_bytes, plan.memory["cluster"])  # blocks take the rest of the memory: heaps must not grow
     with context.progress.stage("seed"):
         sampled = sample.block(context.here, sketch, settings.start_rows)
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
-        rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
-        schedule = None
+        blocks, schedule = sketched.blocks or LocalBlocks.of(context.here, clustered), None
         is_iterated = not (space == "original" and sketch.needs_polishing and plan.cluster_on == "sample")
         if is_iterated:
-            X, here = clustered.X, rows.executor.joins_here
+            X, here = clustered.X, blocks.executor.joins_here
             stored = None if isinstance(X, np.ndarray) else X.nnz / max(1, X.shape[0] * X.shape[1])
-            schedule = plan.epochs(settings, rows.n_rows, stored=stored, here=here)
-        start = _start(context, found, clustered, averaged=schedule is not None)
+            schedule = plan.epochs(settings, blocks.n_rows, stored=stored, here=here)
+        centers = context.writer.load("seed", np.ndarray)
+        if centers is None:
+            held, sizes = None if sample.complete else sketched.blocks, plan.memory_model
+            on_worker = plan.workers is not None and SEARCH in plan.workers.memory
+            pool = SearchRows(
+                held, sizes.chosen.searched_rows, sizes.n_portions, sketched.n_valid, schedule is not None, on_worker
+            )
+            first = rows_between(sample.X, 0, search_rows(settings.n_clusters))
+            centers = search_centers(context.here, clustered, settings, first, sketch, rows.normalization, pool)
+            context.writer.save("seed", centers)
     trim_heap(plan.limit_bytes)
-    if is_iterated:
-        result, history = iterated(context, rows, start, schedule, accelerated=settings.accelerated)
+    return Start(centers, sampled, blocks, is_iterated, schedule, space, columns)
+
+
+def iterate(context: FitContext, rows: NormalizedRows, start: Start) -> Clustering:
+    """The clusters of the rows of the plan, polished in the original space if rows will be assigned there."""
+    sketched, sketch, normalization, plan = rows.sketched, rows.sketch, rows.normalization, context.plan
+    settings, sample, sampled, columns = context.settings, sketched.sample, start.sampled, start.columns
+    is_polished = start.space == "original" and not sketch.is_identity
+    if start.is_iterated:
+        result, history = iterated(context, start.blocks, start.centers, start.schedule)
     else:
         with context.progress.stage("lloyd", settings.max_iter, "steps"):
-            result, history = LloydResult(start, float("nan"), 0, False, ()), list[dict[str, Any]]()
+            result, history = LloydResult(start.centers, float("nan"), 0, False, ()), list[dict[str, Any]]()
     result = replace(result, labels=None)  # the assign pass finds the labels
     if is_polished:
         trim_heap(plan.limit_bytes, plan.memory.get("polish", 0))  # clustering may have taken much more
@@ -96,11 +126,11 @@ def find_clusters(context: FitContext, found: NormalizedRows) -> Clustering:
         result, more = _polished(context, sketch, polishing, sampled, result)
         history += more
     if settings.spherical:
-        rows = LocalBlocks.of(context.here, polishing.original_block()) if is_polished else rows
-        result = _on_sphere(context, rows, result, normalization, whole=sample.complete or not is_polished)
+        blocks = LocalBlocks.of(context.here, polishing.original_block()) if is_polished else start.blocks
+        result = _on_sphere(context, blocks, result, normalization, whole=sample.complete or not is_polished)
         history += noted("sphere", result)
-    view = SampleView.of(context, sample, sampled, found.normalization, min(settings.view_rows, sampled.n_rows))
-    if space == "original":
+    view = SampleView.of(context, sample, sampled, rows.normalization, min(settings.view_rows, sampled.n_rows))
+    if start.space == "original":
         centers = normalization.originals(result.centers)
     else:
         centers = normalization.sketched(sketch, result.centers)
@@ -108,27 +138,11 @@ def find_clusters(context: FitContext, found: NormalizedRows) -> Clustering:
         step["inertia"] /= normalization.scale * normalization.scale
     if settings.spherical:
         centers = on_sphere(centers)  # a normalization rounds
-    result, sketch = normalization.result(result, centers), found.normalization.sketch(sketch)
-    columns = columns if is_polished else None
-    return Clustering(
-        result, space, sketch, tuple(history), view, sample.X.shape[1], sketched.chunk_rows, columns, found.kernel
-    )
-
-
-def _start(context: FitContext, found: NormalizedRows, clustered: Block, *, averaged: bool) -> NDArray[np.float64]:
-    """Centers to start from: given, or found among the rows of the plan."""
-    sketched, plan, sample = found.sketched, context.plan, found.sketched.sample
-    held = None if sample.complete else sketched.blocks
-    sizes, on_worker = plan.memory_model, plan.workers is not None and SEARCH in plan.workers.memory
-    pool = SearchRows(held, sizes.chosen.searched_rows, sizes.n_portions, sketched.n_valid, averaged, on_worker)
-    start = context.writer.load("seed", np.ndarray)
-    if start is None:
-        first = rows_between(sample.X, 0, search_rows(context.settings.n_clusters))
-        start = search_centers(
-            context.here, clustered, context.settings, first, found.sketch, found.normalization, pool
-        )
-        context.writer.save("seed", start)
-    return start
+    result, sketch, told = normalization.result(result, centers), rows.normalization.sketch(sketch), tuple(history)
+    columns, width = columns if is_polished else None, sample.X.shape[1]
+    found = Clustering(result, start.space, sketch, told, view, width, sketched.chunk_rows, columns, rows.kernel)
+    context.writer.save("found", found)
+    return found
 
 
 def _occurring(sketched: Sketched, sketch: Sketch) -> Columns | None:

@@ -53,13 +53,8 @@ def iterated(
     rows: Blocks,
     start: NDArray[np.float64],
     schedule: Schedule | None,
-    *,
-    accelerated: bool = True,
 ) -> tuple[LloydResult, list[dict[str, Any]]]:
-    """Lloyd's algorithm, with scheduled epochs between its steps; and the history of both.
-
-    Without epochs, steps carry means on only if `accelerated`.
-    """
+    """Lloyd's algorithm, with scheduled epochs between its steps; and the history of both."""
     tol, max_iter, first = context.settings.tol, context.settings.max_iter, None
     if schedule is not None:
         first = lloyd(rows, start, accelerated=True, max_iter=STEPS_BEFORE, tol=tol)
@@ -68,7 +63,8 @@ def iterated(
         logger.info("no epochs: rows keep their clusters where centers are moved")
     with context.progress.stage("lloyd", max_iter, "steps") as stage:
         kept = StepCheckpoint(context.writer, "lloyd", stage, LloydResult)
-        carries_on, begun = first is not None or (accelerated and tol > 0), kept.begun or first
+        carries_on = first is not None or (context.settings.accelerated and tol > 0)
+        begun = kept.begun or first
         begin = start if begun is None else begun
         result = lloyd(rows, begin, accelerated=carries_on, max_iter=max_iter, tol=tol, on_step=kept.step)
     return result, noted("lloyd", result)

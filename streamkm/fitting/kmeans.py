@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 
 from streamkm.cluster.profile import feature_deviations
-from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.exceptions import StreamkmWarning
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import human_bytes, trim_heap
-from streamkm.fitting.assign import assign, distortion_of, written_labels
-from streamkm.fitting.centers import find_clusters
+from streamkm.fitting.assign import assign, distortion_of, finish_labels
+from streamkm.fitting.centers import find_start, iterate
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.reading import read_once, read_rows
+from streamkm.fitting.reading import read, read_once
 from streamkm.fitting.refine import improve, warn_of_gain
 from streamkm.fitting.state import Clustering, FitState
-from streamkm.passes.assign import assign_blocks
 from streamkm.passes.labels import labels_of
 from streamkm.passes.sketch import Sketched
 
@@ -25,33 +22,25 @@ VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture
 
 
 def run_fit(context: FitContext) -> FitState:
-    """Fit."""
-    plan, source = context.plan, context.reader.source
-    sketched = None
-    found = context.writer.load("found", Clustering)
+    """Fit. What an earlier run has saved in the checkpoint is not done again."""
+    found, as_read = context.writer.load("found", Clustering), None
     if found is None:
-        sketched, rows = read_rows(context)
-        found = find_clusters(context, rows)
-        del rows
-        context.writer.save("found", found)
-    if plan.chooses_space and found.space == "sketch":
+        rows = read(context)
+        start = find_start(context, rows)
+        found, as_read = iterate(context, rows, start), rows.as_read
+        del rows, start
+    if context.plan.chooses_space and found.space == "sketch":
         warnings.warn(_in_the_sketch(context, found.n_features), StreamkmWarning, stacklevel=4)
     state = FitState.begun(context, found)
-    if sketched is not None and sketched.blocks is not None and not source.replayable:
-        with context.progress.stage("label", len(sketched.blocks.handles)) as stage:
-            state.assigned = assign_blocks(sketched, sketched.blocks, state.model, stage)
-    else:
-        sample = _sample_of_all(context, sketched)
-        del sketched  # the passes to come need the memory
-        trim_heap(plan.limit_bytes)
-        width = found.n_features if found.columns is None else found.columns.n_columns
-        with context.of_width(width) as labelling:
-            assign(labelling, state, sample)
-            while improve(labelling, state):
-                assign(labelling, state, sample)
-            labels = written_labels(labelling, state.assigned.labels)
-        state.assigned = replace(state.assigned, labels=labels, drawn=None)
-        warn_of_gain(context, state.gain)
+    _choose_rows(context, state, as_read)
+    del as_read  # the passes to come need the memory
+    trim_heap(context.plan.limit_bytes)
+    with context.of_width(found.width) as labelling:
+        assign(labelling, state)
+        while improve(labelling, state):
+            assign(labelling, state)
+        finish_labels(labelling, state)
+    warn_of_gain(context, state.gain)
     _describe(context, state)
     return state
 
@@ -70,21 +59,24 @@ def _describe(context: FitContext, state: FitState) -> None:
 def _in_the_sketch(context: FitContext, n_features: int) -> str:
     """The warning that labels would be better with more memory."""
     return (
-        f"labels, objective and centers are those of the sketch, of {context.plan.n_components:,} components: "
-        f"{context.settings.n_clusters:,} centers of {n_features:,} features have no room below the limit of "
-        f"{human_bytes(context.plan.limit_bytes)}; raise memory_limit for labels in the original space, or pass "
-        f'SketchOptions(assign_space="sketch") if these are meant'
+        f"{context.settings.n_clusters:,} centers of {n_features:,} features do not fit below memory_limit="
+        f"{human_bytes(context.plan.limit_bytes)}, so rows were assigned in the sketch "
+        f"({context.plan.n_components:,} components). Raise memory_limit to assign in the original space, or pass "
+        'SketchOptions(assign_space="sketch") if that is meant'
     )
 
 
-def _sample_of_all(context: FitContext, sketched: Sketched | None) -> Sample | None:
-    """The row sample in original features, if it holds all rows of a source in this process; else None.
+def _choose_rows(context: FitContext, state: FitState, as_read: Sketched | None) -> None:
+    """Choose the rows that are labelled: those of the source, or sketched ones that cannot be read again.
 
-    One array gathers sums cluster by cluster. Rows are read once more if an earlier run sampled them.
+    A sample of original features that holds all rows in this process stands for them: one array gathers sums cluster
+    by cluster. They are read once more if an earlier run sampled them.
     """
     plan, source = context.plan, context.reader.source
+    if as_read is not None and as_read.blocks is not None and not source.replayable:
+        state.once = as_read
+        return
     fits = plan.n_rows is not None and plan.n_rows <= plan.sample_rows and plan.cluster_on == "sample"
     original = source.n_features is not None and plan.space_for(source.n_features) == "original"
-    if not (fits and original and source.in_process) or len(context.weights):
-        return None
-    return (sketched or read_once(context)).sample
+    if fits and original and source.in_process and not len(context.weights):
+        state.sample = (as_read or read_once(context)).sample

@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 class NormalizedRows:
     """The rows in which clusters are searched."""
 
+    as_read: Sketched  # without normalization
     sketched: Sketched  # its sample is normalized
     sketch: Sketch  # of normalized rows
     normalization: Normalization = WHOLE
@@ -52,18 +53,21 @@ def normalize_rows(context: FitContext, sketched: Sketched) -> NormalizedRows:
     if asked.scales_with_rows:
         normalization = Normalization.of(sketched.sample.X, moves=asked.moves_with_rows)
     if normalization.is_whole:
-        return NormalizedRows(sketched, sketch_of(context, sketched.sample))
+        return NormalizedRows(sketched, sketched, sketch_of(context, sketched.sample))
     sample = replace(sketched.sample, X=normalization.rows(sketched.sample.X))
     sketch, origin, blocks, coreset = sketch_of(context, sample), normalization.origin, None, None
     if plan.cluster_on == "sample":
-        return NormalizedRows(replace(sketched, sample=sample), sketch, normalization)
+        return NormalizedRows(sketched, replace(sketched, sample=sample), sketch, normalization)
     offset = np.asarray(sketch.apply(origin[None]), np.float64)[0] if len(origin) else origin
     inner = Normalization(offset, normalization.scale)
     if sketched.blocks is not None:
         blocks = normalized_blocks(context, sketched.blocks, inner)
     if sketched.coreset is not None:
         coreset = replace(sketched.coreset, X=inner.rows(sketched.coreset.X))
-    return NormalizedRows(replace(sketched, sample=sample, blocks=blocks, coreset=coreset), sketch, normalization)
+    normalized = replace(sketched, sample=sample, blocks=blocks, coreset=coreset)
+    if context.reader.source.replayable:
+        sketched = replace(sketched, blocks=None)
+    return NormalizedRows(sketched, normalized, sketch, normalization)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,34 +128,31 @@ class Directions:
     lost: float = 0.0
 
 
-def read_rows(context: FitContext) -> tuple[Sketched, NormalizedRows]:
-    """Read all rows as often as the plan says; return them as read, and as they are clustered."""
+def read(context: FitContext) -> NormalizedRows:
+    """Read all rows as often as the plan says."""
     plan = context.plan
     if plan.reads_ahead:
         return _read_along(context)
     sketched = read_once(context)
     mapping = context.settings.find_map(context, sketched)
     if mapping is None and not plan.fit_passes and not plan.sketches_later:
-        rows = normalize_rows(context, sketched)
-        if context.reader.source.replayable:
-            sketched = replace(sketched, blocks=None)  # `rows` has them
-        return sketched, rows
+        return normalize_rows(context, sketched)
     sketch = _sketch(context, sketched) if mapping is None else mapping.map
     kernel, chunk_rows = None if mapping is None else mapping.kernel, sketched.chunk_rows
     if plan.sketches_later:
         del sketched  # this pass samples the same rows once more
-        sketched, _ = _read_again(context, sketch, chunk_rows)
-    return sketched, NormalizedRows(sketched, sketch, kernel=kernel)
+        sketched = _read_again(context, sketch, chunk_rows).sketched
+    return NormalizedRows(sketched, sketched, sketch, kernel=kernel)
 
 
-def _read_again(context: FitContext, sketch: Sketch, chunk_rows: NDArray[np.int64]) -> tuple[Sketched, NormalizedRows]:
+def _read_again(context: FitContext, sketch: Sketch, chunk_rows: NDArray[np.int64]) -> NormalizedRows:
     """Sketch all rows, which were read before, in another pass."""
     sketched = _sketched(context, sketch, chunk_rows, "sketch-all", len(chunk_rows), "sketch-all")
     trim_heap(context.plan.limit_bytes)
-    return sketched, NormalizedRows(sketched, sketch)
+    return NormalizedRows(sketched, sketched, sketch)
 
 
-def _read_along(context: FitContext) -> tuple[Sketched, NormalizedRows]:
+def _read_along(context: FitContext) -> NormalizedRows:
     """Find directions on rows read ahead and sketch all rows along them; again if they do not fit all rows."""
     plan, writer = context.plan, context.writer
     begun = writer.load("directions", Directions)
@@ -177,7 +178,7 @@ def _read_along(context: FitContext) -> tuple[Sketched, NormalizedRows]:
     sampled = rows_between(sketched.sample.X, 0, pca_rows(sketched.n_features, plan.n_components))
     lost_now = _lost(sampled, begun.sketch)
     if lost_now <= MORE_LOST * begun.lost + LOST_ANYWAY:
-        return sketched, NormalizedRows(sketched, begun.sketch)
+        return NormalizedRows(sketched, sketched, begun.sketch)
     logger.info(
         "directions found on rows read ahead leave out %.1f %% of all rows, not %.1f %%: they are sketched again",
         100 * lost_now,

@@ -207,10 +207,10 @@ def warn_of_gain(context: FitContext, gain: float | None) -> None:
     settings = context.settings
     if not settings.searches or gain is None or gain <= WORTH:
         return
-    remedy = "" if settings.refine == "auto" else 'refine="auto" looks for them; '
+    remedy = "" if settings.refine == "auto" else 'refine="auto", '
     warnings.warn(
-        f"the objective could be at least {gain:.1%} lower, by rows drawn in the last pass: the clusters were looked "
-        f'for on rows that do not show it; {remedy}coreset="sensitivity" or more memory may help',
+        f"The last pass estimates that the objective can fall by at least {gain:.1%}: the sample missed some clusters. "
+        f'Use {remedy}coreset="sensitivity", or more memory.',
         StreamkmWarning,
         stacklevel=5,
     )

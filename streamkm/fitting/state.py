@@ -18,6 +18,7 @@ from streamkm.cluster.sampling.row_sample import Sample, first_rows
 from streamkm.cluster.seeding.draws import DrawRule
 from streamkm.fitting.context import FitContext, FoundKernel
 from streamkm.passes.assign import AssignResult
+from streamkm.passes.sketch import Sketched
 from streamkm.sketches import Sketch
 
 CERTAINTY = 2.0  # standard errors that an estimate is lowered by
@@ -37,6 +38,11 @@ class Clustering:
     chunk_rows: NDArray[np.int64]  # (chunks,): rows of each chunk
     columns: Columns | None = None  # the features of the centers, if they are few of all
     kernel: FoundKernel | None = None
+
+    @property
+    def width(self) -> int:
+        """Number of features of the rows that are assigned."""
+        return self.n_features if self.columns is None else self.columns.n_columns
 
     def model(self, metric: Metric) -> Model:
         """The model that assigns rows."""
@@ -105,6 +111,8 @@ class FitState:
     is_final: bool = False  # whether a later pass was worse, so that the best centers label all rows once more
 
     found: Clustering = field(init=False)
+    sample: Sample | None = field(default=None, init=False)  # the row sample, if it is labelled as it holds all rows
+    once: Sketched | None = field(default=None, init=False)  # rows that cannot be read again; labelled as sketched
     model: Model = field(init=False)  # its centers made the labels
     assigned: AssignResult = field(init=False)  # of the last pass
     rule: DrawRule | None = field(default=None, init=False)  # by which that pass drew rows

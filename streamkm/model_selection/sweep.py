@@ -159,7 +159,7 @@ def sweep(
     Parameters
     ----------
     X : whatever `streamkm.open_source` accepts
-        May be an iterator that can be walked once only.
+        May be an iterator that can be read only once.
     n_clusters : int or iterable of int, default=range(2, 51)
         Every k, in any order.
     metric, preprocess, memory_limit, executor, invalid, progress, random_state

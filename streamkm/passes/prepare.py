@@ -51,7 +51,7 @@ def planned_rows(source: RowSource, preparation: Preparation) -> RowSource:
         step = preparation.finding[0]
         named = 'invalid="mean"' if step == FILL else f"the step {step!r}"
         raise InvalidInputError(
-            f"{source.name} can be walked once only, and {named} takes a pass of its own; "
+            f"{source.name} can be read only once, and {named} takes a pass of its own; "
             "pass a list of chunks, or a function that returns a fresh iterator"
         )
     if source.is_sparse and "table" in steps:

@@ -187,7 +187,7 @@ class FitRequest:
         for parameter, wanted in refused.items():
             if wanted:
                 raise InvalidInputError(
-                    f"{self.source.name} can be walked once only, and {parameter} needs another pass; "
+                    f"{self.source.name} can be read only once, and {parameter} needs another pass; "
                     "pass a list of chunks, or a function that returns a fresh iterator"
                 )
 
@@ -240,7 +240,7 @@ def regimes(request: FitRequest, sample_rows: int, *, on_cluster: bool = False) 
     coreset, n_rows = request.coreset, request.source.estimated_rows
     found: dict[ClusterOn, str] = {}
     if request.once:
-        why = "on all sketched rows, whose labels are the result: the data can be walked once only"
+        why = "on all sketched rows, whose labels are the result: the data can be read only once"
     elif coreset is None:
         why = "on all sketched rows, as you chose"
     elif coreset == "uniform" or (coreset == "auto" and request.found and request.serves(sample_rows)):

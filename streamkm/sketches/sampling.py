@@ -119,7 +119,7 @@ class PreconditionedSampling(SketchAnswers):
     centers need no more: |sketch(x)|^2 is too large by a factor of about p / q, but alike for all centers. The paper
     compares on kept entries alone and divides centers by how often each entry was kept; for many rows a cluster, the
     centers agree. Kept entries depend on the seed and the row's values, not its place, as no chunking may change a row:
-    rows that are equal in working precision are sketched alike. One pass, for rows that can be walked once only, gives
+    rows that are equal in working precision are sketched alike. One pass, for rows that can be read only once, gives
     labels, and centers in the rotated space; two passes give labels, and means of the original rows.
     """
 

@@ -343,7 +343,7 @@ def test_parameters_out_of_range_are_refused(options, message):
 
 
 def test_rows_that_cannot_be_read_again_and_sketches_are_refused(tmp_path):
-    with pytest.raises(InvalidInputError, match="can be walked once only; near-duplicates are looked for in original"):
+    with pytest.raises(InvalidInputError, match="can be read only once; near-duplicates are looked for in original"):
         dedupe(iter([planted(100)]), **SETTINGS)
     store = do(write_store, tmp_path / "s", planted(100), CountSketch(8, 0))
     with pytest.raises(InvalidInputError, match="holds sketched rows; near-duplicates"):

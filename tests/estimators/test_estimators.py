@@ -342,7 +342,7 @@ def test_distortion_is_one_without_a_sketch_and_nears_it_with_more_components(sm
     )
 
 
-@pytest.mark.filterwarnings("ignore:the objective could be")  # four components show too little
+@pytest.mark.filterwarnings("ignore:The last pass estimates")  # four components show too little
 @cases("kind", KINDS)
 def test_refinement_lowers_the_inertia(kind):
     X = as_kind(blobs(n=2000, k=5, d=40, cluster_std=8.0)[0], kind)

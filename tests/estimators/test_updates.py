@@ -183,7 +183,7 @@ def test_refusals():
     for given in [(3, 2), (1.5, 2), (1, 2, 3), 0]:
         with pytest.raises(InvalidParameterError, match="n_clusters"):
             IncrementalKMeans(given).update(first)
-    with pytest.raises(InvalidInputError, match="walked once only"):
+    with pytest.raises(InvalidInputError, match="read only once"):
         IncrementalKMeans(7).update(iter([first]))
     with pytest.raises(InvalidInputError, match="call update first"):
         IncrementalKMeans(7).partial_fit(first).relabel(first)

@@ -19,7 +19,7 @@ from tests.limits import limited
 from tests.passes.test_passes import CountingSource, StreamedSource, groups
 from tests.tables import cases
 
-pytestmark = pytest.mark.filterwarnings("ignore:the objective could be")  # few components, and no look at more rows
+pytestmark = pytest.mark.filterwarnings("ignore:The last pass estimates")  # few components, and no look at more rows
 KINDS = [(kind, sparse) for kind in DATA_DEPENDENT for sparse in (False, True) if not (sparse and kind == "pca")]
 K = 12
 

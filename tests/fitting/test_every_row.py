@@ -32,7 +32,7 @@ from tests.children import StoppedError, stopped_after
 from tests.limits import limited
 from tests.tables import cases, row
 
-WARNED = "the objective could be"
+WARNED = "The last pass estimates"
 
 
 def rare_rows(n=12_000, d=6, groups=12, share=0.004, far=100.0, seed=0):

@@ -125,7 +125,7 @@ def test_labels_and_objectives_are_exact_wherever_a_column_lies(seed, offset, co
     check_exact(fitted(X, 6), X)
 
 
-@pytest.mark.filterwarnings("ignore:the objective could be")  # which is true
+@pytest.mark.filterwarnings("ignore:The last pass estimates")  # which is true
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_far_clusters_that_are_tight(dtype):
     """Rows of a cluster differ by less than float32 can tell beside the distance of clusters."""

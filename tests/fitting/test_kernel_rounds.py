@@ -34,7 +34,7 @@ def rows():
 @pytest.fixture(scope="module")
 def left(rows):
     """A fit that never looks further; it warns."""
-    with pytest.warns(UserWarning, match="could be at least"):
+    with pytest.warns(UserWarning, match="the objective can fall by at least"):
         return fitted(rows, refine=0)
 
 

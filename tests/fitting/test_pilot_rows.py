@@ -12,7 +12,7 @@ from streamkm import PCA, CountSketch, StreamKMeans
 from streamkm.sources import open_source
 
 D, PER_CHUNK = 300, 20
-pytestmark = pytest.mark.filterwarnings("ignore:the objective could be")  # no look at more rows
+pytestmark = pytest.mark.filterwarnings("ignore:The last pass estimates")  # no look at more rows
 
 
 def kmeans(n_clusters=5, **parameters):

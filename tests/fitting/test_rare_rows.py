@@ -63,7 +63,7 @@ def test_rare_rows_of_each_kind(kind):
 def test_a_coreset_that_missed_them_is_made_up_for_by_all_rows(coreset, refine):
     X = rare(200_000, 3, n_rare=20)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "the objective could be")  # rows that were added last were not searched
+        warnings.filterwarnings("ignore", "The last pass estimates")  # rows that were added last were not searched
         found = fitted(X, refine=refine, coreset=coreset)
     assert len(found.cluster_centers_) == K
     assert np.bincount(found.labels_, minlength=K).min() > 0

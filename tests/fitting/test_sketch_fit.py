@@ -168,7 +168,7 @@ def test_what_cannot_be():
     X = groups()[0]
     with pytest.raises(InvalidParameterError, match=r"fit_on='some'; needed: one of 'sample', 'all'"):
         kmeans(sketch=SketchOptions("svd", fit_on="some")).fit(X)
-    with pytest.raises(InvalidInputError, match=r'walked once only, and sketch="svd" needs another pass'):
+    with pytest.raises(InvalidInputError, match=r'read only once, and sketch="svd" needs another pass'):
         kmeans(sketch=SketchOptions("svd", 3, fit_on="all")).fit(iter([X]))
     assert kmeans(sketch=SketchOptions("svd", 3, fit_on="all")).fit(StreamedSource(X)).n_passes_ == 3
 

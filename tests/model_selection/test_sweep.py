@@ -157,7 +157,7 @@ def test_missing_values_are_filled_or_left_out(blobs):
     X[np.flatnonzero(~some)[0], 2] = np.inf
     with pytest.raises(InvalidInputError, match="infinity in"):
         sweep(X, [2], invalid="mean", **QUIET)
-    with pytest.raises(InvalidInputError, match=r'walked once only, and invalid="mean"'):
+    with pytest.raises(InvalidInputError, match=r'read only once, and invalid="mean"'):
         sweep(iter([blobs]), [2], invalid="mean", **QUIET)
 
 
@@ -166,7 +166,7 @@ def test_steps_are_done_before(blobs, tmp_path):
     np.save(tmp_path / "x.npy", X)
     found = sweep(tmp_path / "x.npy", [2, 8], preprocess=["standardize"], **QUIET)
     assert_same_scores(found, sweep(StandardScaler().fit_transform(X), [2, 8], **QUIET))
-    with pytest.raises(InvalidInputError, match="walked once only"):
+    with pytest.raises(InvalidInputError, match="read only once"):
         sweep(iter([X]), 2, preprocess=["standardize"], **QUIET)
     with pytest.raises(InvalidParameterError, match="there is no step 'scale'"):
         sweep(X, 2, preprocess=["scale"], **QUIET)

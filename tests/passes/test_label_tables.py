@@ -90,7 +90,7 @@ def test_a_fit_writes_them_and_a_loaded_model_the_same(suffix, tmp_path):
     assert read(tmp_path / f"b{suffix}").equals(read(path))
     with pytest.raises(OutputError, match="exists"):
         StreamKMeans(3).fit(tmp_path / "X.npy", labels_to=path)
-    with pytest.raises(InvalidInputError, match="walked once only"):
+    with pytest.raises(InvalidInputError, match="read only once"):
         StreamKMeans(3).fit(iter([rows()]), labels_to=tmp_path / "c.csv")
 
 

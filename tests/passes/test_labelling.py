@@ -117,7 +117,7 @@ def test_what_cannot_be_written(tmp_path):
         with pytest.raises(OutputError, match=re.escape(f"{name}.zarr exists and {message}")):
             model.predict_to(X, tmp_path / f"{name}.zarr", overwrite=True)
     assert tree(tmp_path) == before
-    with pytest.raises(InvalidInputError, match=r"walked once only; leave labels_to out"):
+    with pytest.raises(InvalidInputError, match=r"can be read only once, .* Leave out labels_to"):
         kmeans().fit(iter([X]), labels_to=tmp_path / "once.zarr")
     np.testing.assert_array_equal(model.predict_to(iter([X]), tmp_path / "once.zarr")[:], model.labels_)
 

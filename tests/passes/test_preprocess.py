@@ -236,7 +236,7 @@ def test_what_no_step_can_be_done_to():
     for steps, error, words in cases:
         with pytest.raises(error, match=words):
             StreamKMeans(4, preprocess=steps).fit(groups())
-    with pytest.raises(InvalidInputError, match="can be walked once only, and the step 'robust'"):
+    with pytest.raises(InvalidInputError, match="can be read only once, and the step 'robust'"):
         StreamKMeans(4, preprocess=["unit", "robust"]).fit(iter([groups()]))
     StreamKMeans(4, preprocess=["unit"]).fit(iter([groups()]))
     assert check_steps(None) == check_steps([]) == ()

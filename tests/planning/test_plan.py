@@ -424,7 +424,7 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
     said = dict(estimator.plan(X).lines())["assignment"]
     assert said == "in the sketch space: centers of all features do not fit below the limit"
     with pytest.warns(
-        UserWarning, match=r"those of the sketch, of 64 components: 30 centers of 2,000,000 .*600\.0 MiB"
+        UserWarning, match=r"^30 centers of 2,000,000 .*600\.0 MiB, so rows were assigned in the sketch \(64 components"
     ):
         fitted = estimator.fit(X)
     assert fitted.assign_space_ == "sketch"
@@ -544,9 +544,9 @@ def test_a_stream_that_cannot_be_replayed_gets_one_pass():
     assert (got.passes, got.cluster_on, got.assign_space, got.sketch) == (1, "spilled", "original", "identity")
     wide = plan(once(5000))
     assert (wide.passes, wide.cluster_on, wide.assign_space, wide.sketch) == (1, "spilled", "sketch", "countsketch")
-    assert "walked once only" in wide.why_regime
+    assert "read only once" in wide.why_regime
     for impossible in ({"refine": 1}, {"sketch": "pca"}, {"sketch": SketchOptions(assign_space="original")}):
-        with pytest.raises(InvalidInputError, match=r"walked once only, and .* needs another pass; pass a list"):
+        with pytest.raises(InvalidInputError, match=r"read only once, and .* needs another pass; pass a list"):
             plan(once(5000), **impossible)
     assert plan(open_source(lambda: iter([np.zeros((3, 2))]))).n_rows is None
 
