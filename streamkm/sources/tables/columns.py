@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import reprlib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +32,7 @@ from streamkm.sources.frames import check_names_once, check_same_columns, index_
 from streamkm.sources.tables.csv_format import is_number
 
 _SHOWN_COLUMNS = 12
+_COMMA, _DELIMITED = re.compile(r"[-+]?\d+,\d+$"), re.compile(r"[-.\d]+([;|\t ])[-.\d]")  # numbers in text
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +238,10 @@ def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]
         if 1 < len(held) == len({values[row] for row in held}):
             remedy = f'If it identifies rows, pass id_column="{column}". {remedy}'
         remedy += ', or pass categories="onehot" or categories="hash"'
+        text = "" if row is None else values[row].strip()
+        remedy += '. Decimal commas? Pass pandas.read_csv(path, decimal=",")' if _COMMA.match(text) else ""
+        other = _DELIMITED.match(text)
+        remedy += f". It seems to be another delimiter; pass delimiter={json.dumps(other[1])}" if other else ""
     elif found == "date":
         remedy += ', or pass dates="days" to read days since 1970'
     what = "contains text" if is_text else f"has type {kind}"
