@@ -428,7 +428,8 @@ class IncrementalKMeans(DescribedKMeans):
             self.seed_ = drawn_seed(self.random_state)
         source, weights = open_weighted(self, X, sample_weight, reset=first, ids=ids)
         if first:
-            self.preparation_ = self._preparation(source)
+            if "preparation_" not in vars(self):  # a fit may have found it
+                self.preparation_ = self._preparation(source)
             self.fitted_on_, self.tfidf_ = described(source), source.tfidf
         preparation = self.preparation_
         return source, source if preparation is None else PreparedRows(source, preparation), weights

@@ -439,7 +439,7 @@ def test_a_short_run_that_ends_in_its_report_goes_on_there(folder, monkeypatch, 
     chunks = chunks_read(monkeypatch)
     said = run(*given, "--resume")
     assert not chunks
-    assert "streamkm: out.checkpoint goes on behind seed" in said
+    assert "streamkm: out.checkpoint goes on behind sketch, seed, found, assign-0" in said
     assert "assign" in said
     assert {"labels.npy", "report.html", "streamkm.json"} < {*os.listdir("out")}
     assert not Path("out.checkpoint").exists()

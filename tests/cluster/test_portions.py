@@ -9,7 +9,7 @@ import pytest
 
 from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.centers.index import FEWEST_CENTERS
-from streamkm.cluster.lloyd import accelerated_lloyd
+from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.init import Streams, start_centers
 from streamkm.cluster.seeding.search_set import SearchRows
@@ -52,7 +52,7 @@ def test_starts_in_portions_lead_where_others_do_whatever_the_threads():
     starts = [started(X, 1), started(X, 4)]
     assert starts[1].shape == (K, X.shape[1])
     with open_executor(2) as executor:
-        ends = [accelerated_lloyd(in_blocks(executor, X), start, max_iter=12, tol=1e-9) for start in starts]
+        ends = [lloyd(in_blocks(executor, X), start, accelerated=True, max_iter=12, tol=1e-9) for start in starts]
     whole, parts = (objective(X, end.centers) for end in ends)
     assert parts < 1.01 * whole
     np.testing.assert_array_equal(started(X, 4, n_threads=2), starts[1])
