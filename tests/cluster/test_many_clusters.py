@@ -21,20 +21,17 @@ from streamkm.cluster.centers.nearest import INDEXED_ROWS, NearestCenters
 from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.in_memory import LocalBlocks, cut
 from streamkm.cluster.lloyd import LloydResult, lloyd
-from streamkm.cluster.model import Model
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.init import local_search
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.seeding.split_merge import split_merge
 from streamkm.cluster.seeding.two_level import quotas_of, two_level_plusplus
-from streamkm.core.exceptions import ModelFileError
 from streamkm.core.process import ONE_BLAS_THREAD
 from streamkm.engine import open_executor
 from streamkm.engine.records import pack, unpack
 from streamkm.kernels.centers import reduced
 from streamkm.kernels.intrinsics import pairs, products, sieve
 from streamkm.kernels.text.words import trailing_zeros
-from streamkm.sketches import IdentitySketch
 from tests import naive
 from tests.dask_processes import assert_same_bits
 
@@ -467,43 +464,12 @@ def test_fewer_distinct_rows_than_clusters():
     assert found.inertia_ < 1e-6
 
 
-def test_an_index_is_saved(tmp_path):
+def test_a_loaded_model_has_the_labels_of_the_fit(tmp_path):
     X = embeddings(5000, 256)
     found = StreamKMeans(1100, random_state=0, max_iter=2, progress=False).fit(X)
     found.save(tmp_path / "model")
     loaded = StreamKMeans.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(X), found.labels_)
-    for kept, saved in zip(loaded.model_.index, found.model_.index, strict=True):
-        np.testing.assert_array_equal(kept, saved)
     loaded.cluster_centers_ = loaded.cluster_centers_[::-1]  # whose index is another one
     centers = np.array(loaded.cluster_centers_, np.float64)
     np.testing.assert_array_equal(loaded.predict(X), NearestCenters.build(centers, np.float64).nearest(X)[0])
-
-
-def test_a_wrong_index_is_refused(tmp_path):
-    centers = embeddings(2100, 128).astype(np.float64)
-    whole = Model(centers, 128, "euclidean", "original", IdentitySketch(128)).indexed()
-    directions, groups = whole.index
-    whole.save(tmp_path / "model", {})
-    assert Model.load(tmp_path / "model")[0].index is not None
-    with np.load(tmp_path / "model") as stored:
-        arrays = dict(stored)
-    wrong = {
-        "index_directions": [
-            directions * np.float32(1.01),
-            directions[:-1],
-            directions.astype(np.float64),
-            directions * np.nan,
-        ],
-        "index_groups": [groups[:-1], groups.astype(np.int64), groups - 1, groups + np.int32(2100)],
-    }
-    for name, values in wrong.items():
-        for value in values:
-            np.savez(tmp_path / "wrong.npz", **{**arrays, name: value})
-            with pytest.raises(ModelFileError, match=name):
-                Model.load(tmp_path / "wrong.npz")
-    np.savez(tmp_path / "wrong.npz", **{name: array for name, array in arrays.items() if name != "index_groups"})
-    with pytest.raises(ModelFileError):
-        Model.load(tmp_path / "wrong.npz")
-    np.savez(tmp_path / "old.npz", **{name: array for name, array in arrays.items() if "index" not in name})
-    assert Model.load(tmp_path / "old.npz")[0].index is None
