@@ -18,19 +18,20 @@ if TYPE_CHECKING:
     from streamkm.estimators.kmeans import StreamKMeans
     from streamkm.fitting.documents import fit_idf, open_documents
     from streamkm.model_selection.sweep import sweep
-    from streamkm.sketches import PCA, CountSketch, KernelOptions, Nystroem, SketchOptions
+    from streamkm.sketches.countsketch import CountSketch
+    from streamkm.sketches.options import PCA, KernelOptions, Nystroem, SketchOptions
     from streamkm.sketches.sizing import sizing
     from streamkm.sources.open import open_source
     from streamkm.text import FeatureHashing, TfIdf
 
 _HOMES = {
-    "CountSketch": "streamkm.sketches",
+    "CountSketch": "streamkm.sketches.countsketch",
     "FeatureHashing": "streamkm.text",
     "IncrementalKMeans": "streamkm.estimators.incremental",
-    "KernelOptions": "streamkm.sketches",
-    "Nystroem": "streamkm.sketches",
-    "PCA": "streamkm.sketches",
-    "SketchOptions": "streamkm.sketches",
+    "KernelOptions": "streamkm.sketches.options",
+    "Nystroem": "streamkm.sketches.options",
+    "PCA": "streamkm.sketches.options",
+    "SketchOptions": "streamkm.sketches.options",
     "StreamKMeans": "streamkm.estimators.kmeans",
     "StreamKernelKMeans": "streamkm.estimators.kernel_kmeans",
     "StreamkmError": "streamkm.core.exceptions",

@@ -11,8 +11,7 @@ from scipy.linalg import eigh
 
 from streamkm.core.matrix import Matrix
 from streamkm.fitting.kernel.landmarks import kept
-from streamkm.sketches import Kernel
-from streamkm.sketches.kernel_columns import KernelColumns
+from streamkm.sketches.kernel_columns import Kernel, KernelColumns
 from streamkm.sketches.kernel_map import inverse_root
 
 POWER_STEPS = 2

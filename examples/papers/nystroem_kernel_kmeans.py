@@ -37,8 +37,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.metrics.pairwise import rbf_kernel
 
 from streamkm import KernelOptions, Nystroem, StreamKernelKMeans
-from streamkm.sketches import Kernel
-from streamkm.sketches.kernel_columns import KernelColumns, working_landmarks
+from streamkm.sketches.kernel_columns import Kernel, KernelColumns, working_landmarks
 from streamkm.sketches.kernel_map import inverse_root
 from streamkm.sketches.sizing import nystroem_columns
 

@@ -33,7 +33,7 @@ from sklearn.metrics.cluster import contingency_matrix
 from sklearn.metrics.pairwise import rbf_kernel
 
 from streamkm import StreamKernelKMeans
-from streamkm.sketches import Kernel
+from streamkm.sketches.kernel_columns import Kernel
 
 MOST_PAIRS, MOST_JUDGED, EXACT_STARTS, SEEDS, QUICK_ROWS = 16_384, 4096, 5, 5, 2000
 FEW_BASELINES = 1  # runs of the exact method on more than MOST_JUDGED rows, where one takes minutes

@@ -43,7 +43,7 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
         from streamkm.cli.data import write_frequencies
         from streamkm.engine import open_executor, under_limit
         from streamkm.preparation import check_steps
-        from streamkm.sketches import SketchOptions
+        from streamkm.sketches.options import SketchOptions
         from streamkm.sources.sketch_store import StoreInfo, StoreSource
         from streamkm.stores.planned import choose_store_sketch, prepared_as, prepared_reader, reader_for_store
         from streamkm.stores.writer import append_rows, check_store_place, write_store

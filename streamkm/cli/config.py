@@ -24,7 +24,7 @@ from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_parameters
 from streamkm.planning.plan import Plan
-from streamkm.sketches import OPTIONS
+from streamkm.sketches.options import OPTIONS
 from streamkm.sources import RowSource, open_source
 from streamkm.sources.fitted_tables import CSV_KEYS, HeadRead
 

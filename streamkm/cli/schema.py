@@ -21,8 +21,9 @@ from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import CHOICES
 from streamkm.planning.kernel_plan import LANDMARKS, METHODS
 from streamkm.preparation import STEPS
-from streamkm.sketches import OPTIONS, sketch_names
+from streamkm.sketches import sketch_names
 from streamkm.sketches.kernel_columns import KERNELS
+from streamkm.sketches.options import OPTIONS
 from streamkm.sources.formats import READ_OPTIONS
 from streamkm.text import FeatureHashing
 

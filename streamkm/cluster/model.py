@@ -22,7 +22,8 @@ from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
 from streamkm.core.matrix import Matrix
 from streamkm.preparation import Preparation
-from streamkm.sketches import Sketch, sketch_from_dict
+from streamkm.sketches import sketch_from_dict
+from streamkm.sketches.base import Sketch
 
 # Of files: with dense centers; with those of text, which are zero almost everywhere; of rows that are prepared; with
 # the state of a stream beside the model.

@@ -18,7 +18,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.matrix import pack_matrix, unpack_matrix
-from streamkm.sketches import Sketch, sketch_from_dict
+from streamkm.sketches import sketch_from_dict
+from streamkm.sketches.base import Sketch
 
 Record: TypeAlias = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 T = TypeVar("T")

@@ -27,7 +27,9 @@ from streamkm.metrics.cluster_summary import ClusterSummary
 from streamkm.metrics.clusters import mean_silhouette, whole
 from streamkm.passes.labels import count_skipped
 from streamkm.reports.report import cautions
-from streamkm.sketches import OPTIONS, Sketch, sketch_from_dict
+from streamkm.sketches import sketch_from_dict
+from streamkm.sketches.base import Sketch
+from streamkm.sketches.options import OPTIONS
 
 ESTIMATORS = ("StreamKMeans", "StreamKernelKMeans", "IncrementalKMeans")  # what `streamkm` exports
 

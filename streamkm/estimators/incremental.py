@@ -48,7 +48,7 @@ from streamkm.passes.sizes import UpdateSizes
 from streamkm.preparation import Preparation
 from streamkm.preparation.preparation import FILL
 from streamkm.reports.report import check_matplotlib
-from streamkm.sketches import IdentitySketch
+from streamkm.sketches.base import IdentitySketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunks import decoded_row_bytes
 from streamkm.sources.prepared import PreparedRows

@@ -27,7 +27,7 @@ from streamkm.estimators.validation import OF_THIS_RUN, Weights, check_weights, 
 from streamkm.passes.reader import Invalid
 from streamkm.planning.plan import Plan
 from streamkm.preparation import Preparation
-from streamkm.sketches import OPTIONS, full_options
+from streamkm.sketches.options import OPTIONS, full_options
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.chosen_columns import ChosenColumns

@@ -46,8 +46,8 @@ from streamkm.planning.kernel_plan import (
 )
 from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.plan import Plan
-from streamkm.sketches import Kernel, KernelOptions, Nystroem, full_options
-from streamkm.sketches.kernel_columns import KernelFunction
+from streamkm.sketches.kernel_columns import Kernel, KernelFunction
+from streamkm.sketches.options import KernelOptions, Nystroem, full_options
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
 from streamkm.sources.prepared import cached_rows

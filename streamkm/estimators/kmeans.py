@@ -49,7 +49,9 @@ from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.plan import Plan
 from streamkm.planning.request import Resources
-from streamkm.sketches import Sketch, SketchOptions, full_options, sketch_class
+from streamkm.sketches import sketch_class
+from streamkm.sketches.base import Sketch
+from streamkm.sketches.options import SketchOptions, full_options
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
 from streamkm.sources.prepared import PreparedRows, cached_rows

@@ -30,7 +30,7 @@ from streamkm.fitting.reading import NormalizedRows
 from streamkm.fitting.state import Clustering, SampleView
 from streamkm.passes.sketch import Sketched
 from streamkm.planning.process import SEARCH
-from streamkm.sketches import Sketch
+from streamkm.sketches.base import Sketch
 
 
 def search_centers(

@@ -25,8 +25,9 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.labels import GatheredLabels, HeldLabels
 from streamkm.passes.sketch import Sketched
 from streamkm.planning.plan import Plan
-from streamkm.sketches import GramFit, Kernel, Sketch
-from streamkm.sketches.kernel_columns import KernelFunction
+from streamkm.sketches.base import Sketch
+from streamkm.sketches.kernel_columns import Kernel, KernelFunction
+from streamkm.sketches.kernel_map import GramFit
 
 
 @dataclass(frozen=True, slots=True)

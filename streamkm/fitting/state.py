@@ -19,7 +19,7 @@ from streamkm.cluster.seeding.draws import DrawRule
 from streamkm.fitting.context import FitContext, FoundKernel
 from streamkm.passes.assign import AssignResult
 from streamkm.passes.sketch import Sketched
-from streamkm.sketches import Sketch
+from streamkm.sketches.base import Sketch
 
 CERTAINTY = 2.0  # standard errors that an estimate is lowered by
 SURE = 0.005  # largest error of an estimated objective that is trusted, as a share of it

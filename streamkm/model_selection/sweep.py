@@ -45,7 +45,9 @@ from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.preparation import Preparation, check_preprocess
 from streamkm.reports.report import check_matplotlib
-from streamkm.sketches import DATA_DEPENDENT, Sketch, SketchOptions, find_sketch, make_sketch
+from streamkm.sketches import DATA_DEPENDENT, find_sketch, make_sketch
+from streamkm.sketches.base import Sketch
+from streamkm.sketches.options import SketchOptions
 from streamkm.sources import open_source
 from streamkm.sources.prepared import PreparedRows
 

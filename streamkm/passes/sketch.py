@@ -29,8 +29,7 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import BlockTotals, ChunkCounts, Gathered, SavedRows
 from streamkm.passes.reader import RowReader, SourceRows, ValidRows
 from streamkm.passes.sketch_rows import SketchRows
-from streamkm.sketches import Sketch, SketchFit
-from streamkm.sketches.base import SketchFitBytes
+from streamkm.sketches.base import Sketch, SketchFit, SketchFitBytes
 from streamkm.sources.chunks import Chunk
 
 

@@ -28,7 +28,7 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import BlockTotals, ChunkCounts, counted, gathered_memory
 from streamkm.passes.reader import ReadItem, RowReader, SourceRows, ValidRows
 from streamkm.passes.sizes import ClusterOn, FitSizes
-from streamkm.sketches import Sketch
+from streamkm.sketches.base import Sketch
 from streamkm.sources.base import IndexedRows
 from streamkm.sources.chunks import Chunk
 

@@ -15,7 +15,7 @@ from streamkm.planning.memory_budget import MemoryBudget, accepted, check_worker
 from streamkm.planning.plan import Plan
 from streamkm.planning.request import ALONG, ON_ALL, FitRequest, Resources, clusters_all, regimes
 from streamkm.planning.sketch_choice import choose_sketch
-from streamkm.sketches import SketchOptions
+from streamkm.sketches.options import SketchOptions
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunks import ChunkRuns, decoded_row_bytes
 

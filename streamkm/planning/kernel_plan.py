@@ -13,9 +13,9 @@ from streamkm.planning.fit_plan import plan_request
 from streamkm.planning.memory import MapBytes
 from streamkm.planning.plan import Plan, PlannedSketch
 from streamkm.planning.request import FitRequest, Resources
-from streamkm.sketches import Nystroem, SketchOptions
 from streamkm.sketches.kernel_columns import BATCH_ROWS
 from streamkm.sketches.kernel_map import gram_bytes
+from streamkm.sketches.options import Nystroem, SketchOptions
 from streamkm.sketches.sizing import kernel_columns, nystroem_columns
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunks import decoded_row_bytes

@@ -20,7 +20,10 @@ from streamkm.passes.sizes import ClusterOn, RowSizes, Sizes
 from streamkm.planning.memory import MapBytes, MemoryModel
 from streamkm.planning.memory_budget import FEWEST_DRAWN, reading_of
 from streamkm.planning.plan import PlannedSketch
-from streamkm.sketches import DATA_DEPENDENT, KernelMap, SketchAnswers, SketchOptions, n_directions, sketch_class
+from streamkm.sketches import DATA_DEPENDENT, n_directions, sketch_class
+from streamkm.sketches.base import SketchAnswers
+from streamkm.sketches.kernel_map import KernelMap
+from streamkm.sketches.options import SketchOptions
 from streamkm.sources.base import RowSource
 
 STORED_ENTRY_BYTES = 8  # of a sketched sparse row: a value and its index

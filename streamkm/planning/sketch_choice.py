@@ -6,15 +6,9 @@ from typing import Any
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.planning.plan import PlannedSketch
-from streamkm.sketches import (
-    DATA_DEPENDENT,
-    Sketch,
-    SketchOptions,
-    is_oblivious,
-    make_sketch,
-    needs_n_features,
-    sketch_class,
-)
+from streamkm.sketches import DATA_DEPENDENT, is_oblivious, make_sketch, needs_n_features, sketch_class
+from streamkm.sketches.base import Sketch
+from streamkm.sketches.options import SketchOptions
 from streamkm.sketches.sizing import sizing
 from streamkm.sources.base import RowSource
 

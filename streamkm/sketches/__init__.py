@@ -17,13 +17,11 @@ from streamkm.sketches.base import IdentitySketch, Sketch, SketchAnswers, Sketch
 from streamkm.sketches.countsketch import CountSketch
 from streamkm.sketches.fourier_map import FourierMap
 from streamkm.sketches.hadamard import SubsampledHadamard
-from streamkm.sketches.kernel_columns import Kernel, KernelColumns
-from streamkm.sketches.kernel_map import GramFit, KernelMap
-from streamkm.sketches.options import OPTIONS, PCA, KernelOptions, Nystroem, SketchOptions, full_options
+from streamkm.sketches.kernel_map import KernelMap
 from streamkm.sketches.pca import PCASketch, TruncatedSVDSketch
 from streamkm.sketches.projections import PROJECTIONS, RandomProjection
 from streamkm.sketches.sampling import FeatureSelection, LeverageSampling, PreconditionedSampling
-from streamkm.sketches.subspace import fit_rows
+from streamkm.sketches.subspace import fit_rows, subspace_fit
 
 SKETCHES: dict[str, type[Any]] = {
     sketch.kind: sketch
@@ -120,51 +118,12 @@ def first_round(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: 
     d = X.shape[1]
     if kind == PCASketch.kind:
         near_mean = np.asarray(X.mean(axis=0, dtype=np.float64))
-        return PCASketch.first_round(min(n_components, d), near_mean=near_mean, seed=seed)
+        return subspace_fit(min(n_components, d), PCASketch.of_subspace, n_features=d, seed=seed, shift=near_mean)
     if kind == "leverage":
-        return LeverageSampling(n_components, seed).first_round(min(n_clusters, d), n_features=d, seed=seed)
-    return TruncatedSVDSketch.first_round(min(n_components, d), n_features=d, seed=seed)
+        return subspace_fit(min(n_clusters, d), LeverageSampling(n_components, seed), n_features=d, seed=seed)
+    return subspace_fit(min(n_components, d), TruncatedSVDSketch.of_subspace, n_features=d, seed=seed)
 
 
 def n_directions(kind: str, n_components: int, n_clusters: int) -> int:
     """Number of singular vectors that `first_round` finds."""
     return n_clusters if kind == "leverage" else n_components
-
-
-__all__ = [
-    "DATA_DEPENDENT",
-    "OPTIONS",
-    "PCA",
-    "SKETCHES",
-    "CountSketch",
-    "FeatureSelection",
-    "FourierMap",
-    "GramFit",
-    "IdentitySketch",
-    "Kernel",
-    "KernelColumns",
-    "KernelMap",
-    "KernelOptions",
-    "LeverageSampling",
-    "Nystroem",
-    "PCASketch",
-    "PreconditionedSampling",
-    "RandomProjection",
-    "Sketch",
-    "SketchAnswers",
-    "SketchFit",
-    "SketchOptions",
-    "SubsampledHadamard",
-    "TruncatedSVDSketch",
-    "find_sketch",
-    "first_round",
-    "full_options",
-    "is_oblivious",
-    "make_sketch",
-    "n_directions",
-    "needs_n_features",
-    "oblivious_kinds",
-    "sketch_class",
-    "sketch_from_dict",
-    "sketch_names",
-]

@@ -115,8 +115,6 @@ class SketchAnswers(Protocol):
 class Sketch(SketchAnswers, Protocol):
     """A map of rows."""
 
-    passes_to_fit: ClassVar[int]  # passes over the data before it can be applied: 0 for data-oblivious sketches
-
     @property
     def n_components(self) -> int: ...
 
@@ -130,7 +128,6 @@ class IdentitySketch(SketchAnswers):
 
     n_components: int  # m = d
     kind: ClassVar[str] = "identity"
-    passes_to_fit: ClassVar[int] = 0
     is_identity: ClassVar[bool] = True
     needs_polishing: ClassVar[bool] = False
 

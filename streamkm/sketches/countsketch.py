@@ -62,7 +62,6 @@ class CountSketch(SeededSketch):
     seed: int | None = None
     nnz_per_feature: int = 1
     kind: ClassVar[str] = "countsketch"
-    passes_to_fit: ClassVar[int] = 0
     sparse_as_single: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -33,7 +33,6 @@ class FourierMap(SketchAnswers):
     shift: NDArray[np.float64]  # (d,): changes no inner product; taken away so that angles are small
     projection: NDArray[np.float32]  # (2 p, m)
     kind: ClassVar[str] = "fourier"
-    passes_to_fit: ClassVar[int] = 1
     scales_with_rows: ClassVar[bool] = False
     moves_with_rows: ClassVar[bool] = False
 

@@ -87,7 +87,6 @@ class SubsampledHadamard(SeededSketch):
     n_features: int | None = None
     seed: int | None = None
     kind: ClassVar[str] = "hadamard"
-    passes_to_fit: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         limit = MAX_FEATURES if self.n_features is None else Rotation(self.n_features, 0).n_padded

@@ -52,7 +52,6 @@ class KernelMap(SketchAnswers):
     indptr: NDArray[Any] | None = None
     unit: bool = False  # whether features are brought to unit length, for directions of a normalized cut
     kind: ClassVar[str] = "kernel"
-    passes_to_fit: ClassVar[int] = 1
     is_nystroem: ClassVar[bool] = True  # but for `unit`
     scales_with_rows: ClassVar[bool] = False
     moves_with_rows: ClassVar[bool] = False

@@ -13,8 +13,8 @@ from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.kernels.sketch import subspace as kernels
-from streamkm.sketches.base import SketchAnswers, SketchFit, check_fits
-from streamkm.sketches.subspace import Subspace, subspace_fit
+from streamkm.sketches.base import SketchAnswers, check_fits
+from streamkm.sketches.subspace import Subspace
 
 POWER_STEPS = 2  # of a sample's directions
 CENTERED_ROWS = 256  # at a time
@@ -57,17 +57,11 @@ class TruncatedSVDSketch(_Directions):
 
     directions: NDArray[Any]  # float32 or float64 (d, m), orthonormal columns
     kind: ClassVar[str] = "svd"
-    passes_to_fit: ClassVar[int] = 1
     moves_with_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         fits = self.directions.ndim == 2 and self.directions.dtype in (np.float32, np.float64)
         check_fits(self, fits, "floats (d, m)")
-
-    @classmethod
-    def first_round(cls, n_components: int, *, n_features: int, seed: int) -> SketchFit:
-        """Begin to find the directions of all rows; see `subspace.subspace_fit` for parameters."""
-        return subspace_fit(n_components, cls.of_subspace, n_features=n_features, seed=seed)
 
     @classmethod
     def of_subspace(cls, subspace: Subspace) -> TruncatedSVDSketch:
@@ -107,7 +101,6 @@ class PCASketch(_Directions):
     mean: NDArray[np.float64]  # (d,)
     directions: NDArray[Any]  # float32 or float64 (d, m), orthonormal columns
     kind: ClassVar[str] = "pca"
-    passes_to_fit: ClassVar[int] = 0
     takes_sparse: ClassVar[bool] = False
     needs_polishing: ClassVar[bool] = False
     found_on_few: ClassVar[bool] = True
@@ -130,11 +123,6 @@ class PCASketch(_Directions):
             centered[start : start + CENTERED_ROWS] = X[start : start + CENTERED_ROWS] - mean
         _, _, rows = randomized_svd(centered, n_components, n_iter=POWER_STEPS, random_state=random_state)
         return cls(mean, np.ascontiguousarray(rows.T.astype(centered.dtype, copy=False)))
-
-    @classmethod
-    def first_round(cls, n_components: int, *, near_mean: NDArray[np.float64], seed: int) -> SketchFit:
-        """Begin to find the principal directions of all rows around their exact mean, near `near_mean` (d,)."""
-        return subspace_fit(n_components, cls.of_subspace, n_features=len(near_mean), seed=seed, shift=near_mean)
 
     @classmethod
     def of_subspace(cls, subspace: Subspace) -> PCASketch:

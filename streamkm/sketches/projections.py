@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -54,7 +54,6 @@ class RandomProjection(SeededSketch):
     seed: int | None = None
     kind: str = "signs"
     density: float = 1 / 3
-    passes_to_fit: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         check_numbers(self.n_components, MAX_COMPONENTS, self.seed)

@@ -17,9 +17,9 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.intrinsics.hashing import stream_seed
 from streamkm.kernels.sketch.hadamard import sample_entries
-from streamkm.sketches.base import SketchAnswers, SketchFit, check_fits
+from streamkm.sketches.base import SketchAnswers, check_fits
 from streamkm.sketches.hadamard import Rotation
-from streamkm.sketches.subspace import Subspace, subspace_fit
+from streamkm.sketches.subspace import Subspace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +29,6 @@ class FeatureSelection(SketchAnswers):
     indices: NDArray[np.int64]  # (m,): features kept, rising
     scales: NDArray[np.float64]  # (m,): positive
     kind: ClassVar[str] = "selection"
-    passes_to_fit: ClassVar[int] = 0
     moves_with_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -91,10 +90,6 @@ class LeverageSampling:
         if self.n_components < 1:
             raise InvalidParameterError(f"n_components={self.n_components}; needed: an integer from 1")
 
-    def first_round(self, n_clusters: int, *, n_features: int, seed: int) -> SketchFit:
-        """Begin to find the leading k singular vectors of all rows, as `subspace.subspace_fit` does."""
-        return subspace_fit(n_clusters, self, n_features=n_features, seed=seed)
-
     def __call__(self, subspace: Subspace) -> FeatureSelection:
         """Draw features."""
         leverages = np.einsum("ij,ij->i", subspace.vectors, subspace.vectors)
@@ -127,7 +122,6 @@ class PreconditionedSampling(SketchAnswers):
     n_features: int
     seed: int
     kind: ClassVar[str] = "sampling"
-    passes_to_fit: ClassVar[int] = 0
     sparsifies: ClassVar[bool] = True
     inflates_lengths: ClassVar[bool] = True
     moves_with_rows: ClassVar[bool] = False

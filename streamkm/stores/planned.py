@@ -32,15 +32,9 @@ from streamkm.planning.request import Resources
 from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.preparation import Preparation
-from streamkm.sketches import (
-    DATA_DEPENDENT,
-    Sketch,
-    SketchOptions,
-    find_sketch,
-    make_sketch,
-    sketch_from_dict,
-    sketch_names,
-)
+from streamkm.sketches import DATA_DEPENDENT, find_sketch, make_sketch, sketch_from_dict, sketch_names
+from streamkm.sketches.base import Sketch
+from streamkm.sketches.options import SketchOptions
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.prepared import PreparedRows

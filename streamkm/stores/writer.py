@@ -35,7 +35,7 @@ from streamkm.engine import Executor
 from streamkm.engine.passes import outputs
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
-from streamkm.sketches import Sketch
+from streamkm.sketches.base import Sketch
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.sketch_store import CSR_ARRAYS, ROOT, PartInfo, StoreInfo, StoreSource
 from streamkm.stores.planned import StoredRows, check_appended, sketch_of_store, stored_arrays

@@ -14,7 +14,7 @@ from streamkm.cli.schema import SECTIONS
 from streamkm.core.exceptions import ConfigError, SourceNotFoundError
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
-from streamkm.sketches import KernelOptions, Nystroem, SketchOptions
+from streamkm.sketches.options import KernelOptions, Nystroem, SketchOptions
 from streamkm.text import FeatureHashing
 from tests.tables import cases
 

@@ -156,9 +156,6 @@ class SketchContract:
         with pytest.raises((AttributeError, TypeError)):
             sketch.n_components = 3  # type: ignore[misc]
 
-    def test_needs_no_pass_to_fit(self, sketch: Sketch) -> None:
-        assert sketch.passes_to_fit == 0
-
     def test_says_what_becomes_of_zeros(self, sketch: Sketch) -> None:
         X = whole_numbers().astype(np.float32)
         assert sp.issparse(sketch.apply(X)) == sketch.sparsifies

@@ -28,9 +28,9 @@ from streamkm.fitting.kernel.landmarks import (
 )
 from streamkm.fitting.kernel.maps import column_sketch, landmark_sketch, sketched_columns_map
 from streamkm.planning.kernel_plan import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, KernelSizes, kernel_sizes
-from streamkm.sketches import GramFit, Kernel, KernelColumns, KernelMap
-from streamkm.sketches.kernel_columns import KERNELS
-from streamkm.sketches.kernel_map import inverse_root
+from streamkm.sketches import KernelMap
+from streamkm.sketches.kernel_columns import KERNELS, Kernel, KernelColumns
+from streamkm.sketches.kernel_map import GramFit, inverse_root
 from tests import naive
 from tests.passes.test_passes import CountingSource
 from tests.tables import cases

@@ -29,7 +29,8 @@ from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.plan import PlannedSketch
 from streamkm.planning.request import Resources
 from streamkm.planning.sample_plan import plan_store, plan_sweep
-from streamkm.sketches import CountSketch, full_options
+from streamkm.sketches import CountSketch
+from streamkm.sketches.options import full_options
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunks import ChunkRuns, default_chunk_bytes

@@ -24,7 +24,6 @@ class GroupMeans(SketchAnswers):
     n_components: int
     n_features: int
     kind: ClassVar[str] = "group-means"
-    passes_to_fit: ClassVar[int] = 0
 
     def apply(self, X):
         check_width(X, self.n_features)

@@ -16,9 +16,9 @@ from sklearn.metrics.pairwise import pairwise_kernels
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.kernels.intrinsics.lanes import PIECE, TILE, products_of_nonzeros
 from streamkm.kernels.sketch import kernel_values
-from streamkm.sketches import FourierMap, GramFit, Kernel, KernelColumns, KernelMap, sketch_from_dict
-from streamkm.sketches.kernel_columns import KERNELS, MANY, WIDE, working_landmarks
-from streamkm.sketches.kernel_map import inverse_root
+from streamkm.sketches import FourierMap, KernelMap, sketch_from_dict
+from streamkm.sketches.kernel_columns import KERNELS, MANY, WIDE, Kernel, KernelColumns, working_landmarks
+from streamkm.sketches.kernel_map import GramFit, inverse_root
 from tests import naive
 from tests.contracts import N_FEATURES, SketchContract, whole_numbers
 from tests.tables import cases
@@ -62,9 +62,6 @@ class OfKernel(SketchContract):
         landmarks = np.abs(rng.normal(size=(20, N_FEATURES))).astype(np.float32)
         return KernelMap.of(kernel(self.name), landmarks, rng.normal(size=(20, 6)))
 
-    def test_needs_no_pass_to_fit(self, sketch):
-        assert sketch.passes_to_fit == 1
-
 
 class TestRbf(OfKernel):
     name = "rbf"
@@ -90,9 +87,6 @@ class TestFourier(SketchContract):
     def make_sketch(self):
         rng = np.random.default_rng(1)
         return FourierMap.draw(0.01, rng.normal(size=N_FEATURES), 16, orthogonal=True, rng=rng)
-
-    def test_needs_no_pass_to_fit(self, sketch):
-        assert sketch.passes_to_fit == 1
 
 
 OF_ROWS = tuple(name for name in KERNELS if name != "precomputed")

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import FeatureSelection, LeverageSampling, sketch_from_dict
-from streamkm.sketches.subspace import Subspace, fit_rows
+from streamkm.sketches.subspace import Subspace, fit_rows, subspace_fit
 from tests import naive
 from tests.contracts import N_FEATURES, HashedSketchContract, whole_numbers
 from tests.tables import cases
@@ -116,7 +116,7 @@ def test_rows_that_live_in_few_features(sparse):
     X[:, [4, 11, 30]] += 5 * np.eye(3)[rng.integers(0, 3, 400)]
     sampling = LeverageSampling(20, seed=1)
     sketch = fit_rows(
-        sampling.first_round(3, n_features=N_FEATURES, seed=2), sp.csr_array(X) if sparse else X, NO_WEIGHTS
+        subspace_fit(3, sampling, n_features=N_FEATURES, seed=2), sp.csr_array(X) if sparse else X, NO_WEIGHTS
     )
     assert sketch.indices.tolist() == [4, 11, 30]
 

@@ -16,7 +16,7 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches import CountSketch, LeverageSampling, RandomProjection, TruncatedSVDSketch, make_sketch
 from streamkm.sketches.sizing import FORMULAS, kernel_columns, nystroem_columns, sizing
-from streamkm.sketches.subspace import Subspace, fit_rows
+from streamkm.sketches.subspace import Subspace, fit_rows, subspace_fit
 from tests import naive
 from tests.tables import cases
 
@@ -105,7 +105,7 @@ def test_singular_vectors_keep_all_costs_but_for_a_constant(n_clusters, eps):
     m = size("svd", n_clusters=n_clusters, eps=eps)
     forms = costs_as_forms(n_clusters).reshape(-1, N_ROWS**2)
     for name, X in matrices().items():
-        fit = TruncatedSVDSketch.first_round(m, n_features=N_FEATURES, seed=0)
+        fit = subspace_fit(m, TruncatedSVDSketch.of_subspace, n_features=N_FEATURES, seed=0)
         Y = fit_rows(fit, X, NO_WEIGHTS).apply(X).astype(float)
         constant = (X**2).sum() - (Y**2).sum()
         wanted, got = (forms @ (rows @ rows.T).ravel() for rows in (X, Y))

@@ -258,8 +258,8 @@ def test_streamed_pca_is_scikit_learns(way, weighted):
 
 def test_streamed_pca_knows_its_way():
     near = np.zeros(10)
-    assert isinstance(PCASketch.first_round(3, near_mean=near, seed=0), GramFit)
-    assert isinstance(PCASketch.first_round(3, near_mean=np.zeros(5000), seed=0), RangeFit)
+    for width, kind in ((len(near), GramFit), (5000, RangeFit)):
+        assert isinstance(subspace_fit(3, PCASketch.of_subspace, n_features=width, seed=0), kind)
 
 
 def test_wide_rows_are_not_squared():
@@ -324,10 +324,8 @@ def test_processes_give_the_same_bits(small_topics, client, way):
 
 class TestTruncatedSVD(SketchContract):
     def make_sketch(self):
-        return fit_rows(TruncatedSVDSketch.first_round(6, n_features=N_FEATURES, seed=0), falling(), NO_WEIGHTS)
-
-    def test_needs_no_pass_to_fit(self, sketch):
-        assert sketch.passes_to_fit == 1
+        fit = subspace_fit(6, TruncatedSVDSketch.of_subspace, n_features=N_FEATURES, seed=0)
+        return fit_rows(fit, falling(), NO_WEIGHTS)
 
 
 class TestSingleDirections(TestTruncatedSVD):
@@ -335,7 +333,7 @@ class TestSingleDirections(TestTruncatedSVD):
 
     def make_sketch(self):
         X = falling(dtype=np.float32)
-        return fit_rows(TruncatedSVDSketch.first_round(16, n_features=10**6, seed=0), X, NO_WEIGHTS)
+        return fit_rows(subspace_fit(16, TruncatedSVDSketch.of_subspace, n_features=10**6, seed=0), X, NO_WEIGHTS)
 
 
 @cases("sparse", [False, True])
@@ -344,7 +342,7 @@ class TestSingleDirections(TestTruncatedSVD):
 def test_is_the_product_with_the_directions(sparse, dtype, m):
     X = whole_numbers().astype(dtype)
     X = sp.csr_array(X) if sparse else X
-    sketch = fit_rows(TruncatedSVDSketch.first_round(m, n_features=N_FEATURES, seed=0), X, NO_WEIGHTS)
+    sketch = fit_rows(subspace_fit(m, TruncatedSVDSketch.of_subspace, n_features=N_FEATURES, seed=0), X, NO_WEIGHTS)
     sketched = sketch.apply(X)
     assert sketched.dtype == (np.float64 if dtype in (np.int32, np.float64) else np.float32)
     np.testing.assert_allclose(sketched, naive.dense(X) @ sketch.directions, rtol=1e-4, atol=1e-4)

@@ -27,7 +27,8 @@ from streamkm.core.progress import Progress, Stage
 from streamkm.engine import open_executor
 from streamkm.passes.context import PassContext
 from streamkm.passes.predict import map_rows, nearest_labels
-from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, SketchOptions
+from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
+from streamkm.sketches.options import SketchOptions
 from streamkm.sources import open_source
 from streamkm.stores import planned as store_planning
 from streamkm.stores.planned import (

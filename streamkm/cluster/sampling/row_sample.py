@@ -22,7 +22,7 @@ from streamkm.kernels.cluster.rows import place_rows
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.kernels.intrinsics.hashing import hash_places
 from streamkm.kernels.sketch.countsketch import merged_d2norms
-from streamkm.sketches import Sketch
+from streamkm.sketches.base import Sketch
 
 PIECE_ROWS = 8192  # of the sample, sketched by one call, at most
 FEWEST_CANDIDATES = 64  # of a chunk

@@ -11,7 +11,7 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import add_rows, densified, merged, row_d2
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster.totals import weighted_sum
-from streamkm.sketches import CountSketch
+from streamkm.sketches.countsketch import CountSketch
 
 ROUNDS = 4  # of drawing rough centers
 CENTERS_PER_CLUSTER = 2

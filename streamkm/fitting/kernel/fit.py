@@ -23,7 +23,9 @@ from streamkm.fitting.kmeans import run_fit
 from streamkm.fitting.state import FitState
 from streamkm.passes.sketch import FindSketch, Sketched
 from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, VIEW_ROWS
-from streamkm.sketches import GramFit, Kernel, Sketch
+from streamkm.sketches.base import Sketch
+from streamkm.sketches.kernel_columns import Kernel
+from streamkm.sketches.kernel_map import GramFit
 
 logger = logging.getLogger(__name__)
 

@@ -27,9 +27,10 @@ from streamkm.kernels.sketch import kernel_values
 from streamkm.passes.reader import ValidRows
 from streamkm.passes.sketch import FindSketch
 from streamkm.planning.kernel_plan import COLUMN_SKETCHES, LANDMARK_SKETCHES
-from streamkm.sketches import FourierMap, GramFit, Kernel, KernelMap, Sketch
-from streamkm.sketches.kernel_columns import KernelColumns
-from streamkm.sketches.kernel_map import inverse_root
+from streamkm.sketches.base import Sketch
+from streamkm.sketches.fourier_map import FourierMap
+from streamkm.sketches.kernel_columns import Kernel, KernelColumns
+from streamkm.sketches.kernel_map import GramFit, KernelMap, inverse_root
 from streamkm.sketches.subspace import oriented
 
 GRAM_ROWS = 5_000  # of the sample, for the leading directions if all data are not read for them

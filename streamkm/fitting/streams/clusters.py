@@ -22,7 +22,9 @@ from streamkm.fitting.centers import search_centers
 from streamkm.fitting.context import Settings
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.sketch_choice import DENSE_IDENTITY, PCA_COMPONENTS, PCA_FEW_CLUSTERS, SPARSE_COMPONENTS
-from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
+from streamkm.sketches.base import IdentitySketch, Sketch
+from streamkm.sketches.countsketch import CountSketch
+from streamkm.sketches.pca import PCASketch
 
 # Share of a cluster's mean objective that an exchange must gain: what the draws of a coreset change by chance.
 MARGIN = 0.2
