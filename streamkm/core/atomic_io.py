@@ -18,7 +18,7 @@ from streamkm.core.display import masked
 from streamkm.core.exceptions import DiskFullError, OutputError, StreamkmError
 
 REPLACED = "replaced"  # a directory that another one takes the place of, in the working directory of that one
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # the disk is full, or a quota used up
 _LOCKED_BYTE = 1 << 30  # beyond what is written: where locks are mandatory, the holder's number can still be read
 _URL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+):/+")  # `pathlib` leaves one slash; drives have one letter
 
@@ -31,7 +31,7 @@ def writing(path: str | os.PathLike[str], n_bytes: int | None = None) -> Iterato
     except OSError as error:
         if isinstance(error, StreamkmError):
             raise
-        if is_full(error):
+        if error.errno in _FULL:
             what = "" if n_bytes is None else f" for {n_bytes:,} bytes"
             here = Path(path).absolute()
             free = shutil.disk_usage(next(each for each in (here, *here.parents) if each.exists())).free
@@ -40,11 +40,6 @@ def writing(path: str | os.PathLike[str], n_bytes: int | None = None) -> Iterato
                 f"was saved before is kept: make space and run the same again, or write elsewhere"
             ) from error
         raise OutputError(f"{os.fspath(path)} cannot be written: {error.strerror or error}") from error
-
-
-def is_full(error: OSError) -> bool:
-    """Whether an error says that the disk is full or a quota is used up."""
-    return error.errno in _FULL
 
 
 @contextmanager

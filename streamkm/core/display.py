@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-MASK = "***"
+MASK = "***"  # a URL with it leads nowhere
 
 # every pattern walks a text once: none begins again within what it has walked in vain
 _URL = re.compile(r"(?<=[A-Za-z0-9+.-])://[^\s'\"<>]*[^\s'\"<>.,:;()\[\]{}]")
@@ -34,11 +34,6 @@ def near_hint(name: Any, known: Sequence[str]) -> str:
 def masked(url: str) -> str:
     """Show a URL without its secrets: ``https://***@host/x.npy?token=***``."""
     return _QUERY.sub(lambda query: _VALUE.sub(rf"\g<name>{MASK}", query[0]), _USER.sub(f"{MASK}@", url))
-
-
-def is_masked(url: str) -> bool:
-    """Whether a URL had secrets taken out, so that it leads nowhere."""
-    return MASK in url
 
 
 def without_secrets(text: str) -> str:

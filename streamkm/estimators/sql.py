@@ -144,7 +144,7 @@ def _add_steps(query: _Query, preparation: Preparation, n_features: int) -> None
     scalings = iter(preparation.scalings)
     for number, step in enumerate(preparation.steps):
         columns = preparation.columns_of(number)
-        chosen = range(n_features) if columns is None else sorted(columns.numbers)
+        chosen = range(n_features) if columns is None else sorted(columns)
         if step in FOUND and step != FILL:
             scaling = next(scalings)
             if isinstance(scaling, Table):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from streamkm.core.display import columns_text
+from streamkm.core.display import Lines, columns_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -131,6 +131,7 @@ class ClusterSummary:
     by_words: bool = False  # whether traits are words
     missing: Missing | None = None  # values that were missing and filled
     cautions: tuple[str, ...] = ()  # where the result is poor, and what to look at
+    _repr_pretty_ = Lines._repr_pretty_
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -154,10 +155,6 @@ class ClusterSummary:
         if measured and all(row.simplified_silhouette is None for row in self.rows):
             notes.append("no simplified silhouettes: of so many clusters, second nearest centers are not looked for")
         return [*notes, *(f"caution: {each}" for each in self.cautions)]
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002
-        """Print the table in IPython."""
-        printer.text(str(self))
 
     def _repr_html_(self) -> str:
         head, cells = self.table()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,38 +13,31 @@ from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix
 
+StepColumns: TypeAlias = tuple[int, ...]  # of a step, by number
+
 _SHOWN = 12  # columns that a message names
 
 
-@dataclass(frozen=True, slots=True)
-class StepColumns:
-    """The columns of a step, by number."""
+def member(numbers: StepColumns, width: int) -> NDArray[np.bool_]:
+    """A mask (width,) of the chosen columns."""
+    chosen = np.zeros(width, bool)
+    chosen[[number for number in numbers if number < width]] = True
+    return chosen
 
-    numbers: tuple[int, ...]
 
-    def member(self, width: int) -> NDArray[np.bool_]:
-        """A mask (width,) of the chosen columns."""
-        chosen = np.zeros(width, bool)
-        chosen[[number for number in self.numbers if number < width]] = True
-        return chosen
-
-    def apply(self, X: Matrix, out: NDArray[Any], step: Callable[..., None]) -> None:
-        """Write stored values of rows after a step that gets only the chosen columns."""
-        chosen = self.member(X.shape[1])
-        if isinstance(X, np.ndarray):
-            values = np.ascontiguousarray(X[:, chosen]).reshape(-1)
-            starts, there = np.arange(len(X) + 1) * int(chosen.sum()), (slice(None), chosen)
-        else:
-            there = chosen[X.indices]
-            values, starts = X.data[there], np.concatenate([[0], np.cumsum(there)])[X.indptr]
-        made = np.empty_like(values)
-        step(values, starts.astype(np.int64), made)
-        out[...] = X if isinstance(X, np.ndarray) else X.data
-        out[there] = made.reshape(len(X), -1) if isinstance(X, np.ndarray) else made
-
-    def described(self, step: str) -> dict[str, Any]:
-        """JSON values, for a file."""
-        return {"step": step, "columns": list(self.numbers)}
+def apply_to(numbers: StepColumns, X: Matrix, out: NDArray[Any], step: Callable[..., None]) -> None:
+    """Write stored values of rows after a step that gets only the chosen columns."""
+    chosen = member(numbers, X.shape[1])
+    if isinstance(X, np.ndarray):
+        values = np.ascontiguousarray(X[:, chosen]).reshape(-1)
+        starts, there = np.arange(len(X) + 1) * int(chosen.sum()), (slice(None), chosen)
+    else:
+        there = chosen[X.indices]
+        values, starts = X.data[there], np.concatenate([[0], np.cumsum(there)])[X.indptr]
+    made = np.empty_like(values)
+    step(values, starts.astype(np.int64), made)
+    out[...] = X if isinstance(X, np.ndarray) else X.data
+    out[there] = made.reshape(len(X), -1) if isinstance(X, np.ndarray) else made
 
 
 def check_column_steps(steps: Mapping[Any, Any], known: Sequence[str]) -> None:
@@ -81,7 +73,7 @@ def chosen_columns(steps: Mapping[str, Any], names: Sequence[str] | None, n_feat
                 if number in chosen:
                     raise InvalidInputError(f"{name}: the step {step!r} has column {column!r} twice; leave one out")
                 chosen.append(number)
-        found.append(StepColumns(tuple(chosen)))
+        found.append(tuple(chosen))
     return tuple(found)
 
 
@@ -93,7 +85,7 @@ def restored_columns(described: Any, n_features: int) -> tuple[str, StepColumns 
     known = isinstance(numbers, list) and all(type(each) is int and 0 <= each < n_features for each in numbers)
     if not isinstance(step, str) or not known or not numbers or len(set(numbers)) < len(numbers):
         raise ModelFileError(f"a step is {described!r}; needed: its name and columns of {n_features:,}")
-    return step, StepColumns(tuple(numbers))
+    return step, tuple(numbers)
 
 
 def _numbers(column: Any, names: Sequence[str] | None, n_features: int | None, what: str) -> list[int]:

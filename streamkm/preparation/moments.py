@@ -52,18 +52,14 @@ class MomentsFit:
 
         For float64 this is scikit-learn's rule: a variance up to ``n eps var + (n eps mean)^2``.
         """
-        n_rows, lost, variances = state[0, 0], state[0, 0] * np.finfo(np.float64).eps, _variances(state)
-        rounding = max(lost, rounding_of(self.dtype)) * state[1, 1:] * state[0, 1:] / n_rows
+        n_rows, (counts, means, squares) = state[0, 0], state[:, 1:]
+        # the values that are not stored are zeros
+        variances = (squares + means * means * counts * ((n_rows - counts) / n_rows)) / n_rows
+        lost = n_rows * np.finfo(np.float64).eps
+        rounding = max(lost, rounding_of(self.dtype)) * means * counts / n_rows
         varies = variances > lost * variances + np.square(rounding)
         factor = 1.0 / np.sqrt(np.where(varies, variances, 1.0))
-        return Scaling(state[1, 1:].copy() if self.centers else np.empty(0), factor)
-
-
-def _variances(state: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Variances (d,) from a state of `MomentsFit`, with the number of rows as divisor."""
-    n_rows, (counts, means, squares) = state[0, 0], state[:, 1:]
-    # the values that are not stored are zeros
-    return np.asarray((squares + means * means * counts * ((n_rows - counts) / n_rows)) / n_rows)
+        return Scaling(means.copy() if self.centers else np.empty(0), factor)
 
 
 @dataclass(frozen=True, slots=True)

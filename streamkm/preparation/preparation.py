@@ -14,7 +14,14 @@ from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.preparation import rows as kernels
-from streamkm.preparation.columns import StepColumns, check_column_steps, chosen_columns, restored_columns
+from streamkm.preparation.columns import (
+    StepColumns,
+    apply_to,
+    check_column_steps,
+    chosen_columns,
+    member,
+    restored_columns,
+)
 from streamkm.preparation.scaling import Fill, Scaling, Table, lengthened
 
 TOTAL = 10_000.0
@@ -87,7 +94,10 @@ class Preparation:
     def described(self) -> list[Any]:
         """JSON values: names, and the columns of steps that have chosen ones."""
         chosen = [self.columns_of(number) for number in range(len(self.steps))]
-        return [step if each is None else each.described(step) for step, each in zip(self.steps, chosen, strict=True)]
+        return [
+            step if each is None else {"step": step, "columns": list(each)}
+            for step, each in zip(self.steps, chosen, strict=True)
+        ]
 
     @property
     def finding(self) -> tuple[str, ...]:
@@ -147,12 +157,13 @@ class Preparation:
                 scaling = next(scalings)
                 scaling.check_width(rows, step)
                 if len(scaling.shift) and not isinstance(rows, np.ndarray):
-                    rows = out = _dense(rows, len(scaling.shift))
+                    shape = rows.shape[0], len(scaling.shift)  # with zeros for features that the rows lack
+                    rows = out = sp.csr_array((rows.data, rows.indices, rows.indptr), shape=shape).toarray()
                 scaling.apply(rows, out)
             elif columns is None:
                 _BY_ROW[step](_values(rows).reshape(-1), _starts(rows), out.reshape(-1))
             else:
-                columns.apply(rows, out, _BY_ROW[step])
+                apply_to(columns, rows, out, _BY_ROW[step])
             rows = _with_values(rows, out)
         return rows
 
@@ -172,7 +183,7 @@ class Preparation:
             if step == FILL:
                 continue
             if step == "log1p":
-                chosen = slice(None) if columns is None else columns.member(X.shape[1])
+                chosen = slice(None) if columns is None else member(columns, X.shape[1])
                 X[:, chosen] = np.expm1(X[:, chosen])
                 continue
             X = next(scalings).undone(X)
@@ -241,8 +252,3 @@ def _with_values(X: Matrix, values: NDArray[Any]) -> Matrix:
     rows = sp.csr_array(X.shape, dtype=values.dtype)
     rows.data, rows.indices, rows.indptr = values, X.indices, X.indptr
     return rows
-
-
-def _dense(X: sp.csr_array, width: int) -> NDArray[Any]:
-    """Sparse rows as dense ones with zeros for the features that they lack."""
-    return sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], width)).toarray()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.preparation import rows as kernels
-from streamkm.preparation.columns import StepColumns
+from streamkm.preparation.columns import StepColumns, member
 
 FATES = ("a number", "its logarithm", "a category", "constant", "a counter", "a number that identifies rows")
 """Decisions of the step "table" on a column, see `Table.fate`; from the fourth on, the column is left out."""
@@ -36,7 +36,7 @@ class Scaling:
 
     def only(self, columns: StepColumns) -> Scaling:
         """A scaling of the chosen columns, which leaves others unchanged."""
-        chosen = columns.member(len(self.factor))
+        chosen = member(columns, len(self.factor))
         shift = np.where(chosen, self.shift, 0.0) if len(self.shift) else self.shift
         return Scaling(shift, np.where(chosen, self.factor, 1.0))
 

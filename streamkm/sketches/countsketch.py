@@ -93,7 +93,7 @@ class CountSketch(SeededSketch):
         """
         if isinstance(X, np.ndarray):
             return self._apply_dense(X)
-        if not self.keeps_entries:
+        if not self.leaves_zeros(self.n_components):
             return self._apply_csr_to_dense(X)
         n_stored = X.nnz * self.nnz_per_feature
         indices, data = np.empty(n_stored, np.int32), np.empty(n_stored, np.float32)
@@ -114,11 +114,6 @@ class CountSketch(SeededSketch):
         return buckets, signs
 
     @property
-    def keeps_entries(self) -> bool:
-        """Whether a CSR row's sketch only changes indices and signs of its stored entries."""
-        return self.leaves_zeros(self.n_components)
-
-    @property
     def scale(self) -> float:
         """The factor of the signs, 1 / sqrt(s)."""
         return 1 / math.sqrt(self.nnz_per_feature)
@@ -128,7 +123,7 @@ class CountSketch(SeededSketch):
         return n_components > DENSE_COMPONENTS
 
     def is_one_copy(self, *, sparse: bool) -> bool:
-        return sparse and self.keeps_entries
+        return sparse and self.leaves_zeros(self.n_components)
 
     @property
     def entries_per_stored(self) -> int:

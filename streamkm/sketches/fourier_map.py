@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.intrinsics.panels import Panels
-from streamkm.sketches.base import SketchAnswers, check_fits
+from streamkm.sketches.base import check_fits
 from streamkm.sketches.kernel_columns import BATCH_ROWS
-from streamkm.sketches.kernel_map import projected
+from streamkm.sketches.kernel_map import Projected, projected
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FourierMap(SketchAnswers):
+class FourierMap(Projected):
     """``apply(X) = sqrt(1 / p) [cos(Y), sin(Y)] @ projection`` with ``Y = (X - shift) @ frequencies``.
 
     References: Rahimi and Recht, "Random features for large-scale kernel machines", NIPS 2007, algorithm 1; orthogonal
@@ -33,8 +33,6 @@ class FourierMap(SketchAnswers):
     shift: NDArray[np.float64]  # (d,): changes no inner product; taken away so that angles are small
     projection: NDArray[np.float32]  # (2 p, m)
     kind: ClassVar[str] = "fourier"
-    scales_with_rows: ClassVar[bool] = False
-    moves_with_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         arrays = (self.frequencies, self.shift, self.projection)
@@ -64,16 +62,6 @@ class FourierMap(SketchAnswers):
                 )
         frequencies = np.ascontiguousarray(drawn * np.sqrt(2 * gamma), np.float32)
         return cls(frequencies, shift, np.eye(n_columns, dtype=np.float32))
-
-    @property
-    def n_components(self) -> int:
-        """Features, m."""
-        return int(self.projection.shape[1])
-
-    @property
-    def n_columns(self) -> int:
-        """Random features before the projection, 2 p."""
-        return len(self.projection)
 
     def apply(self, X: Matrix) -> Matrix:
         return projected(self.batches(X), X.shape[0], self.projection)

@@ -98,18 +98,15 @@ class SubsampledHadamard(SeededSketch):
         The result is float32, or float64 if float32 cannot hold the input. Raises InvalidInputError: if rows are wider
         than `n_features`; InvalidParameterError: if the sketch has no seed or no `n_features`.
         """
+        rotation = Rotation(self._known("n_features"), self._known("seed"))
+        order, seed = np.empty(rotation.n_padded, np.int64), stream_seed(np.uint64(rotation.seed), np.uint64(1))
+        hash_places(np.uint64(seed), np.arange(len(order)), order)
+        components = np.sort(np.argpartition(order, self.n_components - 1)[: self.n_components])  # of the lowest hashes
         out = np.empty((X.shape[0], self.n_components), working_dtype(X.dtype))
-        components, scale = self.components(), out.dtype.type(1 / math.sqrt(self.n_components))
-        for rows, rotated in Rotation(self._known("n_features"), self._known("seed")).batches(X):
+        scale = out.dtype.type(1 / math.sqrt(self.n_components))
+        for rows, rotated in rotation.batches(X):
             out[rows] = scale * rotated[components].T
         return out
-
-    def components(self) -> NDArray[np.int64]:
-        """The rotated components taken, ascending: those with the lowest hash."""
-        n_padded = Rotation(self._known("n_features"), self._known("seed")).n_padded
-        order = np.empty(n_padded, np.int64)
-        hash_places(np.uint64(stream_seed(np.uint64(self._known("seed")), np.uint64(1))), np.arange(n_padded), order)
-        return np.sort(np.argpartition(order, self.n_components - 1)[: self.n_components])
 
     def fits_features(self, n_features: int) -> bool:
         return self.n_features is None or self.n_features >= n_features  # narrower rows lack their last features

@@ -217,10 +217,8 @@ class KernelColumns:
 
     def _norms(self, owners: NDArray[Any], values: NDArray[np.float32], n_rows: int) -> NDArray[np.float32]:
         """Squared norms of scaled rows, or sums of absolute values where distances are sums of differences."""
-        entries = (
-            np.abs(values, dtype=np.float64) if self.kernel.name in OVERLAPS else np.square(values, dtype=np.float64)
-        )
-        return np.bincount(owners, entries, minlength=n_rows).astype(np.float32)
+        size = np.abs if self.kernel.name in OVERLAPS else np.square
+        return np.bincount(owners, size(values, dtype=np.float64), minlength=n_rows).astype(np.float32)
 
     def _dense(self, rows: Matrix, values: NDArray[np.float32], placed: NDArray[np.float32]) -> None:
         """Fill the values of up to 256 rows by products with dense landmarks or differences; `placed` is scratch."""
@@ -231,8 +229,8 @@ class KernelColumns:
         ready = np.ascontiguousarray(as_working(rows))
         kernel_values.placed_dense(ready, table.shift, self.kernel.scale, table.center, placed, row_norms)
         if self.kernel.name in OVERLAPS:
-            differ = kernel_values.manhattan if self.kernel.name == "laplacian" else kernel_values.chi_squared
-            differ(placed, table.values, values[: len(rows)])
+            how = OVERLAPS[self.kernel.name]
+            kernel_values.minus_differences(how, placed, table.values, values[: len(rows)])
             kernel_values.exp_rows(values[: len(rows)], np.empty(self.n_columns, np.int32))
             return
         if table.bias is not None:

@@ -33,8 +33,28 @@ def gram_bytes(n_columns: int) -> SketchFitBytes:
     return SketchFitBytes(square, 0, PROJECTED_SQUARES * square)
 
 
+class Projected(SketchAnswers):
+    """Features that are projected on few directions."""
+
+    __slots__ = ()
+
+    projection: NDArray[np.float32]  # (c, m)
+    scales_with_rows: ClassVar[bool] = False
+    moves_with_rows: ClassVar[bool] = False
+
+    @property
+    def n_components(self) -> int:
+        """Features, m."""
+        return int(self.projection.shape[1])
+
+    @property
+    def n_columns(self) -> int:
+        """Features of a row before the projection, c."""
+        return len(self.projection)
+
+
 @dataclass(frozen=True, eq=False)
-class KernelMap(SketchAnswers):
+class KernelMap(Projected):
     """``apply(X) = k(X, landmarks) @ projection``.
 
     References: Wang, Gittens and Mahoney, "Scalable kernel k-means clustering with Nystroem approximation:
@@ -53,8 +73,6 @@ class KernelMap(SketchAnswers):
     unit: bool = False  # whether features are brought to unit length, for directions of a normalized cut
     kind: ClassVar[str] = "kernel"
     is_nystroem: ClassVar[bool] = True  # but for `unit`
-    scales_with_rows: ClassVar[bool] = False
-    moves_with_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         sparse = self.indices is not None and self.indptr is not None
@@ -77,16 +95,6 @@ class KernelMap(SketchAnswers):
         )
         described = (kernel.name, kernel.gamma, kernel.degree, kernel.coef0, int(landmarks.shape[1]))
         return cls(*described, np.ascontiguousarray(projection, np.float32), *parts)
-
-    @property
-    def n_components(self) -> int:
-        """Features, m."""
-        return int(self.projection.shape[1])
-
-    @property
-    def n_columns(self) -> int:
-        """Kernel values a row, c."""
-        return len(self.projection)
 
     def apply(self, X: Matrix) -> Matrix:
         out = projected(self.columns.batches(X), X.shape[0], self.projection)

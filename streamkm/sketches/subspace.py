@@ -51,22 +51,12 @@ class Sums:
     weight: float = 0.0  # of their weights; both where a mean is to be taken out
     double: bool = False  # whether rows of float64 were among them
 
-    def widened(self, shape: tuple[int, int]) -> Sums:
-        """Grow the sums to at least this shape."""
-        if all(old >= new for old, new in zip(self.product.shape, shape, strict=True)):
-            return self
-        rows, columns = (max(both) for both in zip(self.product.shape, shape, strict=True))
-        product, total = np.zeros((rows, columns)), np.zeros(rows)
-        product[: len(self.product), : self.product.shape[1]] = self.product
-        total[: len(self.total)] = self.total
-        return Sums(product, total, self.weight, self.double)
 
-
-def join_sums(states: Sequence[Sums]) -> Sums:
-    """Add up, in order; no addend is changed."""
-    if len(states) == 1:
+def join_sums(states: Sequence[Sums], shape: tuple[int, int] = (0, 0)) -> Sums:
+    """Add up, in order, to sums of at least this shape; no addend is changed, a single one that fits is returned."""
+    rows, columns = (max(sizes) for sizes in zip(shape, *(state.product.shape for state in states), strict=True))
+    if len(states) == 1 and states[0].product.shape == (rows, columns):
         return states[0]
-    rows, columns = (max(state.product.shape[axis] for state in states) for axis in (0, 1))
     joined = Sums(np.zeros((rows, columns)), np.zeros(rows))
     for state in states:
         joined.product[: len(state.product), : state.product.shape[1]] += state.product
@@ -91,7 +81,7 @@ class GramFit:
 
     def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> Sums:
         d = X.shape[1]
-        sums = (Sums(np.zeros((d, d)), np.zeros(d)) if state is None else state).widened((d, d))
+        sums = join_sums([] if state is None else [state], (d, d))
         sums.double |= working_dtype(X.dtype) == np.float64
         if not isinstance(X, np.ndarray):
             kernels.add_gram(X.indptr, X.indices, X.data, weights, sums.product)
@@ -103,8 +93,7 @@ class GramFit:
             add_outer_products(scaled, sums.product)
         return sums
 
-    def join(self, states: Sequence[Any]) -> Sums:
-        return join_sums(states)
+    join = staticmethod(join_sums)
 
     def finish(self, state: Any) -> Sketch:
         from scipy.linalg import eigh
@@ -144,8 +133,7 @@ class RangeFit:
 
     def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> Sums:
         d = X.shape[1]
-        shape = (d, self.n_columns)
-        sums = (Sums(np.zeros(shape), np.zeros(d)) if state is None else state).widened(shape)
+        sums = join_sums([] if state is None else [state], (d, self.n_columns))
         sums.double |= working_dtype(X.dtype) == np.float64
         if isinstance(X, np.ndarray):
             table = Panels.of(self._test_rows(np.arange(d)))
@@ -169,8 +157,7 @@ class RangeFit:
         sums.product[present] += added
         return sums
 
-    def join(self, states: Sequence[Any]) -> Sums:
-        return join_sums(states)
+    join = staticmethod(join_sums)
 
     def finish(self, state: Any) -> Sketch:
         d = len(state.product)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.model import Metric, Model, Space
 from streamkm.cluster.rows import NO_WEIGHTS, merged
 from streamkm.cluster.sampling.row_sample import SampleRule, as_block_matrix
-from streamkm.core.display import is_masked
+from streamkm.core.display import MASK
 from streamkm.core.exceptions import InvalidParameterError, StoreError
 from streamkm.core.matrix import Matrix, raw
 from streamkm.core.progress import Progress, Stage
@@ -214,6 +214,6 @@ def _contents(described: Mapping[str, Any]) -> list[tuple[str, Any, Any, Any]]:
     name, documents = described["name"], described.get("made_with", {}).get("documents")
     dataset = name if ":/" in name.replace("://", "") or ".npz:" in name else ""
     return [
-        (file["path"], dict(file) if is_masked(file["path"]) and is_remote(file["path"]) else None, dataset, documents)
+        (file["path"], dict(file) if MASK in file["path"] and is_remote(file["path"]) else None, dataset, documents)
         for file in described.get("files", ())
     ]

@@ -40,11 +40,6 @@ class TrackedClusters:
         return len(self.ids)
 
     @property
-    def n_ids(self) -> int:
-        """Number of ids given so far."""
-        return len(self.origins)
-
-    @property
     def inertia(self) -> float:
         """Weighted sum of squared distances of all rows to the centers of their clusters."""
         moved = self.means - self.centers
@@ -140,7 +135,7 @@ def carry_over(
     n_after, is_new = len(centers), transition.is_new
     ids = np.empty(n_after, np.int64)
     ids[transition.heirs[transition.heirs >= 0]] = tracked.ids[transition.heirs >= 0]
-    ids[is_new] = tracked.n_ids + np.arange(is_new.sum())
+    ids[is_new] = len(tracked.origins) + np.arange(is_new.sum())
     means, counts, distances, reach = centers.copy(), np.zeros(n_after), np.zeros(n_after), np.zeros(n_after)
     within, variance = tracked.within, tracked.variance
     for one in range(tracked.n_clusters):

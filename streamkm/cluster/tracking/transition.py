@@ -93,12 +93,6 @@ class Transition:
     # (k after,): the cluster that a new one was split from; -1: none, as of clusters that have an old id or were born
     parents: NDArray[np.int64]
 
-    @classmethod
-    def same(cls, n_clusters: int) -> Transition:
-        """The transition of clusters that keep their identities."""
-        everyone = np.arange(n_clusters)
-        return cls(everyone, everyone, np.full(n_clusters, -1))
-
     @property
     def is_new(self) -> NDArray[np.bool_]:
         """Clusters (k after,) that get a new id."""

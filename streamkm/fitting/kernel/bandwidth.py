@@ -14,7 +14,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
 from streamkm.fitting.context import KernelRule
 from streamkm.kernels.sketch import kernel_values
-from streamkm.sketches.kernel_columns import BATCH_ROWS, WITHOUT_GAMMA, Kernel, KernelFunction
+from streamkm.sketches.kernel_columns import BATCH_ROWS, OVERLAPS, WITHOUT_GAMMA, Kernel, KernelFunction
 
 SUM_ROWS = 5000  # that set gamma by sums: within about one in a hundred
 NEIGHBOR = 7  # whose median distance is a width: Zelnik-Manor and Perona, NIPS 2004, section 2
@@ -90,7 +90,7 @@ def _mean_difference(name: str, X: Matrix, weights: NDArray[np.float64]) -> floa
     rows = X if isinstance(X, np.ndarray) else X.toarray()
     rows = np.ascontiguousarray(rows[:, np.flatnonzero(np.any(rows != 0, axis=0))], np.float32)
     out = np.empty((len(rows), len(rows)), np.float32)
-    (kernel_values.manhattan if name == "laplacian" else kernel_values.chi_squared)(rows, rows, out)
+    kernel_values.minus_differences(OVERLAPS[name], rows, rows, out)
     if not len(weights):
         return float(-out.sum(dtype=np.float64) / len(rows) ** 2)
     shares = weights / weights.sum()

@@ -122,7 +122,8 @@ def moved(
     means = known.means + np.divide(
         sums - counts[:, None] * known.means, together[:, None], out=np.zeros(sums.shape), where=together[:, None] > 0
     )
-    transition = Transition.same(known.n_clusters)
+    everyone = np.arange(known.n_clusters)
+    transition = Transition(everyone, everyone, np.full(known.n_clusters, -1))  # all keep their identities
     since = replace(known, unsearched=known.unsearched + more.total_weight)
     clusters, numbers = carry_over(since, transition, means, {})
     return Step(clusters, part, transition, known, numbers)
@@ -235,13 +236,13 @@ def merged(first: Followed, second: Followed, rule: CoresetRule) -> Followed:
 
 def _names(one: TrackedClusters, other: TrackedClusters) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """New ids of the second's clusters, which keep those of the common history, and the origins of all ids."""
-    n_most = min(one.n_ids, other.n_ids)
+    n_most = min(len(one.origins), len(other.origins))
     differ = np.flatnonzero(one.origins[:n_most] != other.origins[:n_most])
     n_shared = int(differ[0]) if len(differ) else n_most
-    names = np.arange(other.n_ids)
-    names[n_shared:] += one.n_ids - n_shared
+    names = np.arange(len(other.origins))
+    names[n_shared:] += len(one.origins) - n_shared
     alone = other.ids[(other.ids < n_shared) & ~np.isin(other.ids, one.ids)]
-    names[alone] = one.n_ids + other.n_ids - n_shared + np.arange(len(alone))
+    names[alone] = len(one.origins) + len(other.origins) - n_shared + np.arange(len(alone))
     return names, np.concatenate([one.origins, other.origins[n_shared:], other.origins[alone]])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from streamkm.kernels import FUSED
 from streamkm.kernels.compiling import inner_kernel, kernel
-from streamkm.kernels.intrinsics.reductions import add_square_pair, dot, squared_distance, squared_norm_pair
+from streamkm.kernels.intrinsics.reductions import add_square_pair, dot, squared_distance
 
 NEAR = 1e-6
 """Share of a center's squared norm below which a squared distance of a sparse row is summed in higher precision."""
@@ -14,7 +14,7 @@ NEAR = 1e-6
 
 @kernel
 def center_norms(centers, out):
-    """Compute squared norms of centers in two parts. O(k * m).
+    """Compute squared norms of centers in two parts, exact to some 100 bits. O(k * m).
 
     Parameters
     ----------
@@ -22,7 +22,10 @@ def center_norms(centers, out):
     out : float64 (k, 2); written: each norm, and what it lacks
     """
     for c in range(centers.shape[0]):
-        out[c, 0], out[c, 1] = squared_norm_pair(centers, c * centers.shape[1], centers.shape[1])
+        high, low = 0.0, 0.0
+        for j in range(centers.shape[1]):
+            high, low = add_square_pair(centers[c, j], high, low)
+        out[c, 0], out[c, 1] = high, low
 
 
 @inner_kernel(fastmath=FUSED)

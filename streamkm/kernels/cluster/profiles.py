@@ -59,9 +59,8 @@ def add_rows(labels, d2, gaps, weights, first_row, kept, sums, near_d2, near_row
     near_rows, far_rows : int64 (k, r); written
     """
     n_clusters, last = near_d2.shape[0], near_d2.shape[1] - 1
-    lines = unfilled(
-        (n_clusters, 4), np.float64
-    )  # what every row looks at, in one cache line: its cluster's sums and bounds
+    # what every row looks at, in one cache line: its cluster's sums and bounds
+    lines = unfilled((n_clusters, 4), np.float64)
     for c in range(n_clusters):
         lines[c, 0], lines[c, 1] = sums[c, 0], sums[c, 1]
         lines[c, 2], lines[c, 3] = near_d2[c, last], -far_d2[c, last]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.core.matrix import added_in_order
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.forms import unfilled
 from streamkm.kernels.intrinsics.reductions import dot
@@ -72,7 +73,7 @@ def explained(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
     """
     squares = np.empty(len(counts))
     row_products(sums, sums, squares)
-    return _in_order(squares[counts > 0] / counts[counts > 0])
+    return added_in_order((squares[counts > 0] / counts[counts > 0]).tolist())
 
 
 def crossed(sums: NDArray[np.float64], counts: NDArray[np.float64], centers: NDArray[np.float64]) -> float:
@@ -85,12 +86,7 @@ def crossed(sums: NDArray[np.float64], counts: NDArray[np.float64], centers: NDA
     squares, products = np.empty(len(counts)), np.empty(len(counts))
     row_products(centers, centers, squares)
     row_products(centers, sums, products)
-    return _in_order(counts * squares - 2.0 * products)
-
-
-def _in_order(values: NDArray[np.float64]) -> float:
-    """Sum numbers one after the other."""
-    return float(np.add.accumulate(values)[-1]) if len(values) else 0.0
+    return added_in_order((counts * squares - 2.0 * products).tolist())
 
 
 @kernel

@@ -18,6 +18,8 @@ from numba.core import cgutils
 from numba.core.typing.templates import infer, infer_global, make_intrinsic_template
 from numba.np.arrayobj import _empty_nd_impl, make_array
 
+from streamkm.core.matrix import LINE_BYTES
+
 
 def compiled_form(meaning: Callable[..., Any], *, prefer_literal: bool = False) -> Callable[..., Any]:
     """Give compiled callers of a plain function, `meaning`, an LLVM form; others, and ``NUMBA_DISABLE_JIT=1``, run it.
@@ -52,9 +54,6 @@ def _unfilled(typing, shape, dtype):
         return _empty_nd_impl(context, builder, array, each)._getvalue()
 
     return array(sizes, dtype), codegen
-
-
-LINE_BYTES = 64
 
 
 def prefetch(array, position):

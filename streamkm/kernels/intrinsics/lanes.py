@@ -12,9 +12,8 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.forms import arrays_of, compiled_form, prefetched, spread
+from streamkm.kernels.intrinsics.forms import LINE_BYTES, PLACE, arrays_of, compiled_form, prefetched, spread
 
-VECTOR_BYTES = 64
 AHEAD = 24
 """Prefetch distance in entries: rows of a large table are in no near cache, and the processor looks some 20 entries
 ahead by itself (7.1 to 4.4 ns an entry and 64 columns of 12 MB)."""
@@ -39,7 +38,7 @@ def add_tile(total, table, indices, data, start, stop, column, n_vectors, ahead)
     n_vectors : int, a literal; width of the tile in vectors of 64 bytes
     ahead : int, a literal; how many entries ahead rows of the table are asked for; 0: they are not
     """
-    tile = slice(column, column + n_vectors * VECTOR_BYTES // table.itemsize)
+    tile = slice(column, column + n_vectors * LINE_BYTES // table.itemsize)
     total[tile] += data[start:stop] @ table[indices[start:stop], tile]
 
 
@@ -48,31 +47,26 @@ def _add_tile(typingctx, total, table, indices, data, start, stop, column, n_vec
     def codegen(context, builder, signature, args):
         kinds = signature.args
         total_, table_, indices_, data_ = arrays_of(context, builder, signature, args, range(4))
-        start64, stop64, column64 = (
-            context.cast(builder, value, kind, nb.int64) for value, kind in zip(args[4:7], kinds[4:7], strict=True)
-        )
+        start, stop, column = args[4:7]
         scalar = context.get_data_type(kinds[1].dtype)
-        width = VECTOR_BYTES // (kinds[1].dtype.bitwidth // 8)
+        width = LINE_BYTES // (kinds[1].dtype.bitwidth // 8)
         vector = ir.VectorType(scalar, width)
         align = kinds[1].dtype.bitwidth // 8
         n_columns = builder.extract_value(table_.shape, 1)
+        offsets = [builder.add(column, PLACE(q * width)) for q in range(n_vectors.literal_value)]
 
         def place(base, offset):
             return builder.bitcast(builder.gep(base, [offset]), vector.as_pointer())
-
-        offsets = [
-            builder.add(column64, ir.Constant(ir.IntType(64), q * width)) for q in range(n_vectors.literal_value)
-        ]
 
         def row_of(t):
             index = context.cast(builder, builder.load(builder.gep(indices_.data, [t])), kinds[2].dtype, nb.int64)
             return builder.gep(table_.data, [builder.mul(index, n_columns)])
 
         sums = [cgutils.alloca_once_value(builder, builder.load(place(total_.data, o), align=align)) for o in offsets]
-        last = builder.sub(builder.extract_value(indices_.shape, 0), ir.Constant(ir.IntType(64), 1))
-        with cgutils.for_range_slice(builder, start64, stop64, ir.Constant(ir.IntType(64), 1), inc=True) as (t, _):
+        last = builder.sub(builder.extract_value(indices_.shape, 0), PLACE(1))
+        with cgutils.for_range_slice(builder, start, stop, PLACE(1), inc=True) as (t, _):
             if ahead.literal_value:
-                coming = builder.add(t, ir.Constant(ir.IntType(64), ahead.literal_value))
+                coming = builder.add(t, PLACE(ahead.literal_value))
                 coming = builder.select(builder.icmp_signed("<", coming, last), coming, last)
                 row = row_of(coming)
                 for offset in offsets:
@@ -88,7 +82,7 @@ def _add_tile(typingctx, total, table, indices, data, start, stop, column, n_vec
             builder.store(builder.load(stored), place(total_.data, offset), align=align)
         return context.get_dummy_value()
 
-    return nb.void(total, table, indices, data, start, stop, column, n_vectors, ahead), codegen
+    return nb.void(total, table, indices, data, nb.int64, nb.int64, nb.int64, n_vectors, ahead), codegen
 
 
 @kernel(inline="always")
@@ -103,7 +97,7 @@ def add_entries(total, table, indices, data, start, stop):
     data : same dtype as table (nnz,)
     start, stop : int64
     """
-    width = VECTOR_BYTES // table.itemsize
+    width = LINE_BYTES // table.itemsize
     n_columns = table.shape[1]
     if n_columns == 4 * width:  # one tile: what comes ahead is the same tile of other rows
         add_tile(total, table, indices, data, start, stop, 0, 4, AHEAD)
@@ -121,7 +115,7 @@ def add_entries(total, table, indices, data, start, stop):
 
 
 TILE_VECTORS = 5  # of sums held in registers: enough to hide the latency of additions, on AVX2 too
-TILE = TILE_VECTORS * VECTOR_BYTES // 4
+TILE = TILE_VECTORS * LINE_BYTES // 4
 PIECE = 128  # features of a table that meet all rows at once
 _ZERO = np.float32(0.0)
 

@@ -104,68 +104,56 @@ def _multiply_columns(
     n_vectors,
 ):
     def codegen(context, builder, signature, args):
-        features, n_vectors = context.codegen()._tm_features, signature.args[-1].literal_value
-        multiply_code(
-            builder,
-            signature.args[1].dtype,
-            max(1, n_vectors),
-            features,
-            forms.vector_bytes(features) if n_vectors else NARROW_BYTES,
-            arrays_of(context, builder, signature, args, range(3)),
-            args[3:-1],
-        )
+        X, table, totals = arrays_of(context, builder, signature, args, range(3))
+        first_row, n_rows, feature, depth, place, width, fresh, to_row, to_column, column = args[3:-1]
+        features, wanted = context.codegen()._tm_features, signature.args[-1].literal_value
+        n_vectors, n_bytes = max(1, wanted), forms.vector_bytes(features) if wanted else NARROW_BYTES
+        align = signature.args[1].dtype.bitwidth // 8
+        lanes = n_bytes // align
+        kind = ir.VectorType(ir.FloatType() if align == 4 else ir.DoubleType(), lanes)
+        zeros = ir.Constant(kind, [0.0] * lanes)
+        fma = multiply_adds(builder, kind, features)
+        height = TILE_ROWS[n_bytes][n_vectors]
+        row_step = builder.extract_value(X.shape, 1)
+        total_step = builder.sdiv(builder.extract_value(totals.strides, 0), PLACE(align))
+        base, to = builder.add(place, column), builder.add(to_column, column)
+        with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(height), inc=True) as (row, _):
+            first = builder.add(first_row, row)
+            starts = [
+                builder.gep(X.data, [builder.add(builder.mul(builder.add(first, PLACE(r)), row_step), feature)])
+                for r in range(height)
+            ]
+
+            def chain(j, sums, starts=starts):
+                entry = builder.add(base, builder.mul(j, width))
+                loaded = [
+                    builder.load(vector_at(builder, table, builder.add(entry, PLACE(v * lanes)), kind), align=align)
+                    for v in range(n_vectors)
+                ]
+                chained = []
+                for r, start in enumerate(starts):
+                    value = spread(builder, builder.load(builder.gep(start, [j])), kind)
+                    chained += [fma(value, loaded[v], sums[r * n_vectors + v]) for v in range(n_vectors)]
+                return chained
+
+            values = carry(builder, (PLACE(0), depth), 1, [zeros] * (height * n_vectors), chain)
+            pointers = []
+            for r in range(height):
+                there = builder.add(builder.mul(builder.add(builder.add(to_row, row), PLACE(r)), total_step), to)
+                pointers += [
+                    vector_at(builder, totals, builder.add(there, PLACE(v * lanes)), kind) for v in range(n_vectors)
+                ]
+            with builder.if_else(fresh) as (begun, added):
+                with begun:
+                    for pointer, value in zip(pointers, values, strict=True):
+                        builder.store(value, pointer, align=align)
+                with added:
+                    for pointer, value in zip(pointers, values, strict=True):
+                        builder.store(builder.fadd(builder.load(pointer, align=align), value), pointer, align=align)
         return context.get_dummy_value()
 
     numbers = (nb.int64,) * 6
     return nb.void(X, table, totals, *numbers, nb.boolean, *numbers[:3], n_vectors), codegen
-
-
-def multiply_code(builder, dtype, n_vectors, features, n_bytes, arrays, numbers):
-    """Write LLVM code of `multiply_columns` for vectors of `n_bytes`."""
-    X, table, totals = arrays
-    first_row, n_rows, feature, depth, place, width, fresh, to_row, to_column, column = numbers
-    align = dtype.bitwidth // 8
-    lanes = n_bytes // align
-    kind = ir.VectorType(ir.FloatType() if align == 4 else ir.DoubleType(), lanes)
-    zeros = ir.Constant(kind, [0.0] * lanes)
-    fma = multiply_adds(builder, kind, features)
-    height = TILE_ROWS[n_bytes][n_vectors]
-    row_step = builder.extract_value(X.shape, 1)
-    total_step = builder.sdiv(builder.extract_value(totals.strides, 0), PLACE(align))
-    base, to = builder.add(place, column), builder.add(to_column, column)
-    with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(height), inc=True) as (row, _):
-        first = builder.add(first_row, row)
-        starts = [
-            builder.gep(X.data, [builder.add(builder.mul(builder.add(first, PLACE(r)), row_step), feature)])
-            for r in range(height)
-        ]
-
-        def chain(j, sums, starts=starts):
-            entry = builder.add(base, builder.mul(j, width))
-            loaded = [
-                builder.load(vector_at(builder, table, builder.add(entry, PLACE(v * lanes)), kind), align=align)
-                for v in range(n_vectors)
-            ]
-            chained = []
-            for r, start in enumerate(starts):
-                value = spread(builder, builder.load(builder.gep(start, [j])), kind)
-                chained += [fma(value, loaded[v], sums[r * n_vectors + v]) for v in range(n_vectors)]
-            return chained
-
-        values = carry(builder, (PLACE(0), depth), 1, [zeros] * (height * n_vectors), chain)
-        pointers = []
-        for r in range(height):
-            there = builder.add(builder.mul(builder.add(builder.add(to_row, row), PLACE(r)), total_step), to)
-            pointers += [
-                vector_at(builder, totals, builder.add(there, PLACE(v * lanes)), kind) for v in range(n_vectors)
-            ]
-        with builder.if_else(fresh) as (begun, added):
-            with begun:
-                for pointer, value in zip(pointers, values, strict=True):
-                    builder.store(value, pointer, align=align)
-            with added:
-                for pointer, value in zip(pointers, values, strict=True):
-                    builder.store(builder.fadd(builder.load(pointer, align=align), value), pointer, align=align)
 
 
 @nb.njit(inline="always")

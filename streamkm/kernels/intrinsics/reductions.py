@@ -50,19 +50,6 @@ def chi_squared_distance(a, first, b, other, n):
     return _in_lanes(a, first, b, other, n, lambda x, y: (x - y) ** 2 / (x + y + _TINY))
 
 
-@kernel
-def squared_norm_pair(a, first, n):
-    """Sum of squares, ``a[first:][:n] @ a[first:][:n]``, of float64 numbers, as a float64 and its rounding error.
-
-    Exact to some 100 bits. `a` is C-contiguous, its entries counted through all dimensions; `first`, `n`: int64.
-    """
-    values = a.reshape(-1)
-    high, low = 0.0, 0.0
-    for j in range(first, first + n):
-        high, low = add_square_pair(values[j], high, low)
-    return high, low
-
-
 @kernel(inline="always")
 def add_square_pair(value, high, low):
     """Add a square to a sum of two parts (high, low) without loss, by Knuth's sum and a fused multiply-add."""

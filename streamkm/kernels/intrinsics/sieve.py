@@ -5,9 +5,6 @@ Products that are only compared with a limit need not leave the registers, and b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import numba as nb
 import numpy as np
 from llvmlite import ir
@@ -38,6 +35,11 @@ OFFSET = 64
 HEADS = 2
 """Heads of a column, `STEP` bytes each: a sum of 32 bits, and the same in two of 16."""
 PANEL_BYTES = PANEL_COLUMNS * (HEADS * STEP + DEPTH)
+MULTIPLICATIONS = {
+    32: ("+avx2", "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"),
+    64: ("+avx512bw", "llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512"),
+}
+"""By the bytes of a vector: what a processor needs, and instructions for two products of bytes, and of 16 bits."""
 BYTE, SHORT = ir.IntType(8), ir.IntType(16)
 
 
@@ -88,50 +90,48 @@ def _mark_columns(typing, X, first, n_rows, table, place, units, bias, column, r
         lanes, (height, n_vectors) = n_bytes // STEP, TILE[n_bytes]
         kind, words = ir.VectorType(ir.FloatType(), lanes), ir.VectorType(NUMBER, lanes)
         bytes_, bits = ir.VectorType(BYTE, n_bytes), ir.IntType(lanes)
-        fma, arithmetic = multiply_adds(builder, kind, features), byte_sums(builder, n_bytes, features)
+        fma = multiply_adds(builder, kind, features)
+        sums_kind, head, add_bytes, end = byte_sums(builder, n_bytes, features)
         stride = builder.extract_value(marks_.strides, 0)
         base = builder.bitcast(marks_.data, BYTE.as_pointer())
 
-        def loaded(array, position, kind):
-            return builder.load(vector_at(builder, array, position, kind), align=kind.element.width // 8)
-
-        def floats(array, position):
-            return builder.load(vector_at(builder, array, position, kind), align=4)
+        def loaded(array, position, kind, align):
+            return builder.load(vector_at(builder, array, position, kind), align=align)
 
         with cgutils.for_range_slice(builder, PLACE(0), n_rows, PLACE(height), inc=True) as (row, _):
             numbers = [builder.add(row, PLACE(r)) for r in range(height)]
             starts = [builder.mul(builder.add(first, number), PLACE(DEPTH)) for number in numbers]
             for part in range(0, PANEL_COLUMNS, n_vectors * lanes):
-                heads = builder.add(place, PLACE(STEP * (part + PANEL_COLUMNS * arithmetic.head)))
+                heads = builder.add(place, PLACE(STEP * (part + PANEL_COLUMNS * head)))
                 begun = [
-                    loaded(table_, builder.add(heads, PLACE(STEP * v * lanes)), arithmetic.kind)
+                    loaded(table_, builder.add(heads, PLACE(STEP * v * lanes)), sums_kind, sums_kind.element.width // 8)
                     for v in range(n_vectors)
                 ]
 
                 def add(j, sums, part=part):
                     entry = builder.add(place, builder.mul(builder.add(j, PLACE(STEP * HEADS)), PLACE(PANEL_COLUMNS)))
                     columns = [
-                        loaded(table_, builder.add(entry, PLACE(STEP * (part + v * lanes))), bytes_)
+                        loaded(table_, builder.add(entry, PLACE(STEP * (part + v * lanes))), bytes_, 1)
                         for v in range(n_vectors)
                     ]
                     added = []
                     for r, start in enumerate(starts):
                         four = builder.bitcast(builder.gep(X_.data, [builder.add(start, j)]), NUMBER.as_pointer())
                         value = builder.bitcast(spread(builder, builder.load(four, align=1), words), bytes_)
-                        added += [arithmetic.add(sums[r * n_vectors + v], value, columns[v]) for v in range(n_vectors)]
+                        added += [add_bytes(sums[r * n_vectors + v], value, columns[v]) for v in range(n_vectors)]
                     return added
 
                 added = carry(builder, (PLACE(0), PLACE(DEPTH)), STEP, begun * height, add)
                 here = builder.add(column, PLACE(part))
                 places = [builder.add(here, PLACE(v * lanes)) for v in range(n_vectors)]
-                given = [(floats(units_, at_), floats(bias_, at_)) for at_ in places]
+                given = [[loaded(array, at_, kind, 4) for array in (units_, bias_)] for at_ in places]
                 for r in range(height):
                     limit = spread(builder, builder.load(builder.gep(limits_.data, [numbers[r]])), kind)
                     unit = builder.load(builder.gep(row_units_.data, [builder.add(first, numbers[r])]))
                     unit = spread(builder, unit, kind)
                     there = builder.add(builder.mul(numbers[r], stride), builder.add(at, PLACE(part // 8)))
                     for v, (value, (scale, more)) in enumerate(zip(added[r * n_vectors :], given, strict=False)):
-                        score = fma(builder.fmul(builder.sitofp(arithmetic.end(value), kind), scale), unit, more)
+                        score = fma(builder.fmul(builder.sitofp(end(value), kind), scale), unit, more)
                         kept = builder.fcmp_unordered("<=", score, limit)
                         to = builder.gep(base, [builder.add(there, PLACE(v * lanes // 8))])
                         builder.store(builder.bitcast(kept, bits), builder.bitcast(to, bits.as_pointer()), align=1)
@@ -141,17 +141,12 @@ def _mark_columns(typing, X, first, n_rows, table, place, units, bias, column, r
     return nb.void(X, *numbers, table, nb.int64, units, bias, nb.int64, row_units, limits, marks, nb.int64), codegen
 
 
-class ByteSums(NamedTuple):
-    """Additions of products of vectors of bytes."""
-
-    kind: ir.VectorType  # of sums
-    head: int  # which of the `HEADS` they begin with
-    add: Callable[[ir.Value, ir.Value, ir.Value], ir.Value]  # of sums, nonnegative bytes and signed ones: new sums
-    end: Callable[[ir.Value], ir.Value]  # from sums to whole products, in 32 bits
-
-
 def byte_sums(builder, n_bytes, features):
-    """Choose a processor's best way: four products summed in 32 bits at once, or two in 16; the results agree."""
+    """Choose a processor's best way: four products summed in 32 bits at once, or two in 16; the results agree.
+
+    Returns the kind of sums, which of the `HEADS` they begin with, a function of sums, nonnegative bytes and signed
+    ones to new sums, and one from sums to whole products, in 32 bits.
+    """
     words = ir.VectorType(NUMBER, n_bytes // 4)
     bits, need = {32: (256, "+avxvnni"), 64: (512, "+avx512vnni")}[n_bytes]
     if need in features.split(","):
@@ -161,22 +156,19 @@ def byte_sums(builder, n_bytes, features):
         def add(total, a, b):
             return builder.call(function, [total, builder.bitcast(a, words), builder.bitcast(b, words)])
 
-        return ByteSums(words, 0, add, lambda total: total)
+        return words, 0, add, lambda total: total
     multiply = byte_products(builder, n_bytes, features)
-    return ByteSums(
-        ir.VectorType(SHORT, n_bytes // 2), 1, lambda total, a, b: builder.add(total, multiply(a, b)),
-        joined_halves(builder, n_bytes, features),
-    )  # fmt: skip
+    join = joined_halves(builder, n_bytes, features)
+    return ir.VectorType(SHORT, n_bytes // 2), 1, lambda total, a, b: builder.add(total, multiply(a, b)), join
 
 
 def byte_products(builder, n_bytes, features):
     """Make a function of LLVM vectors of bytes, the first nonnegative: sums of two products, in 16 bits."""
     given = ir.VectorType(BYTE, n_bytes)
     shorts = ir.VectorType(SHORT, n_bytes // 2)
-    name = {"+avx2": "llvm.x86.avx2.pmadd.ub.sw", "+avx512bw": "llvm.x86.avx512.pmaddubs.w.512"}
-    need = "+avx2" if n_bytes == 32 else "+avx512bw"
+    need, name, _ = MULTIPLICATIONS[n_bytes]
     if need in features.split(","):
-        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(shorts, [given] * 2), name[need])
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(shorts, [given] * 2), name)
         return lambda a, b: builder.call(function, [a, b])
     eight = ir.Constant(shorts, [8] * (n_bytes // 2))
 
@@ -192,10 +184,9 @@ def joined_halves(builder, n_bytes, features):
     """Make a function of an LLVM vector of 16-bit numbers: sums of each two, in 32 bits."""
     lanes = n_bytes // 4
     shorts, words = ir.VectorType(SHORT, 2 * lanes), ir.VectorType(NUMBER, lanes)
-    name = {"+avx2": "llvm.x86.avx2.pmadd.wd", "+avx512bw": "llvm.x86.avx512.pmaddw.d.512"}
-    need = "+avx2" if n_bytes == 32 else "+avx512bw"
+    need, _, name = MULTIPLICATIONS[n_bytes]
     if need in features.split(","):
-        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(words, [shorts] * 2), name[need])
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(words, [shorts] * 2), name)
         return lambda value: builder.call(function, [value, ir.Constant(shorts, [1] * (2 * lanes))])
     sixteen = ir.Constant(words, [16] * lanes)
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.forms import LINE_BYTES
 from streamkm.kernels.intrinsics.hashing import bucket_of, mix
-
-VECTOR_BYTES = 64
 
 
 @kernel
@@ -36,7 +35,7 @@ def transform(columns):
     """
     n = columns.shape[1]
     flat = columns.reshape(-1)
-    width = VECTOR_BYTES // columns.itemsize
+    width = LINE_BYTES // columns.itemsize
     size = columns.shape[0]
     while size > 1:
         radix = min(8, size // width) if size > width else size

@@ -126,31 +126,22 @@ def tangents(products: Floats, coef0: np.float32, bits: NDArray[np.int32]) -> No
 
 
 @kernel(fastmath=FUSED)
-def manhattan(X, landmarks, out):
-    """Write minus the sum of absolute differences of dense rows, for `exp_nonpositive`; O(v * c * d).
+def minus_differences(how, X, landmarks, out):
+    """Write minus the sums of differences of dense rows, for `exp_nonpositive`; O(v * c * d).
 
     Parameters
     ----------
+    how : int64; what is summed: 1, ``|x - y|``; 2, ``(x - y)^2 / (x + y)``, of numbers that are not negative
     X, landmarks : float32 (at least v, d), (c, d)
     out : float32 (v, c); written
     """
+    n_features = X.shape[1]
     for j in range(landmarks.shape[0]):
         for i in range(out.shape[0]):
-            out[i, j] = -absolute_distance(X, i * X.shape[1], landmarks, j * X.shape[1], X.shape[1])
-
-
-@kernel(fastmath=FUSED)
-def chi_squared(X, landmarks, out):
-    """Write minus the sum of ``(x - y)^2 / (x + y)`` of dense rows, for `exp_nonpositive`; O(v * c * d).
-
-    Parameters
-    ----------
-    X, landmarks : float32 (at least v, d), (c, d); not negative
-    out : float32 (v, c); written
-    """
-    for j in range(landmarks.shape[0]):
-        for i in range(out.shape[0]):
-            out[i, j] = -chi_squared_distance(X, i * X.shape[1], landmarks, j * X.shape[1], X.shape[1])
+            if how == 1:
+                out[i, j] = -absolute_distance(X, i * n_features, landmarks, j * n_features, n_features)
+            else:
+                out[i, j] = -chi_squared_distance(X, i * n_features, landmarks, j * n_features, n_features)
 
 
 @kernel(fastmath=FUSED)

@@ -124,12 +124,6 @@ def no_digits(word):
 
 
 @inner_kernel
-def _digit_run(word):
-    """Count the decimal digits that a word starts with, 0 to 8."""
-    return trailing_zeros(no_digits(word)) >> 3
-
-
-@inner_kernel
 def _read_digits(buf, at, significand, n_digits):
     """Append a run of digits at byte `at` to a significand (uint64) that holds `n_digits`, at most 19.
 
@@ -140,7 +134,7 @@ def _read_digits(buf, at, significand, n_digits):
     while True:
         if n_digits <= 11:
             word = load_word(buf, at)
-            run = _digit_run(word)
+            run = trailing_zeros(no_digits(word)) >> 3  # 0 to 8 digits
             if run == 0:
                 break
             significand = significand * INTEGER_POWERS[run] + first_digits(word, run)

@@ -76,30 +76,23 @@ def _text_of(typingctx, buf):
 @compiled_form(load_word)
 def _load_word(typingctx, buf, at):
     def codegen(context, builder, signature, args):
-        at64 = context.cast(builder, args[1], signature.args[1], types.int64)
-        word = builder.bitcast(
-            _pointer(context, builder, signature.args[0], args[0], at64), ir.IntType(64).as_pointer()
-        )
-        return builder.load(word, align=1)
+        word = _pointer(context, builder, signature.args[0], *args)
+        return builder.load(builder.bitcast(word, ir.IntType(64).as_pointer()), align=1)
 
-    return types.uint64(buf, at), codegen
+    return types.uint64(buf, types.int64), codegen
 
 
 @compiled_form(bytes_outside)
 def _bytes_outside(typingctx, buf, at, low, span):
     def codegen(context, builder, signature, args):
         vector = ir.VectorType(ir.IntType(8), WINDOW)
-        at64, low64, span64 = (
-            context.cast(builder, value, kind, types.int64)
-            for value, kind in zip(args[1:], signature.args[1:], strict=True)
-        )
-        pointer = _pointer(context, builder, signature.args[0], args[0], at64)
+        pointer = _pointer(context, builder, signature.args[0], *args[:2])
         text = builder.load(builder.bitcast(pointer, vector.as_pointer()), align=1)
-        low8, span8 = (spread(builder, builder.trunc(value, ir.IntType(8)), vector) for value in (low64, span64))
+        low8, span8 = (spread(builder, builder.trunc(value, ir.IntType(8)), vector) for value in args[2:])
         outside = builder.icmp_unsigned(">", builder.sub(text, low8), span8)
         return builder.zext(builder.bitcast(outside, ir.IntType(WINDOW)), ir.IntType(64))
 
-    return types.uint64(buf, at, low, span), codegen
+    return types.uint64(buf, types.int64, types.int64, types.int64), codegen
 
 
 def _count_bits(meaning, name):
