@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickle
-from dataclasses import fields
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -18,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.cluster import KMeans
-from sklearn.datasets import dump_svmlight_file, load_digits, load_svmlight_file, make_blobs
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.datasets import dump_svmlight_file, make_blobs
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -36,7 +34,7 @@ from streamkm.sketches import PCASketch, sketch_names
 from streamkm.sketches.sizing import FORMULAS
 from tests import naive
 from tests.dask_processes import assert_same_bits, watched
-from tests.tables import cases, row, slow_but
+from tests.tables import cases, row
 
 RANDOM_ROWS = (
     "random seeding draws other rows when rows are repeated or removed; "
@@ -56,7 +54,6 @@ def kmeans(n_clusters=5, **parameters):
 
 
 def incremental(n_clusters=5, **parameters):
-    """The same for streams."""
     settings = {"random_state": 0, "executor": 2, "progress": False, "n_init": 1}
     return IncrementalKMeans(n_clusters, **{**settings, **parameters})
 
@@ -70,14 +67,6 @@ def as_kind(X, kind):
     return sp.csr_array(X) if kind == "csr" else X.astype(kind)
 
 
-def quality(X, fitted):
-    """Exact objective of the labels, at their own means."""
-    return naive.within(X, fitted.labels_)
-
-
-# ---- scikit-learn's rules
-
-
 @parametrize_with_checks([StreamKMeans(n_clusters=3, progress=False)])
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
@@ -89,21 +78,17 @@ def test_tags_say_what_is_taken():
 
     assert (tags().sparse, tags().allow_nan) == (True, False)
     assert tags(invalid="skip").allow_nan
-    assert kernel_tags(invalid="skip").allow_nan
-    assert not kernel_tags().allow_nan
+    for invalid in ("skip", "raise"):
+        kernel = StreamKernelKMeans(invalid=invalid).__sklearn_tags__()
+        assert kernel.input_tags.allow_nan == (invalid == "skip")
     assert not tags(sketch="pca").sparse
     assert not tags(sketch=PCASketch.fit(np.eye(6), 2, random_state=0)).sparse
     assert tags(sketch="svd").sparse
 
 
-def kernel_tags(**parameters):
-    return StreamKernelKMeans(**parameters).__sklearn_tags__().input_tags
-
-
 @pytest.mark.parametrize("estimator", [StreamKMeans(3, sketch="pca", progress=False)], ids=["pca"])
 @pytest.mark.parametrize("check", [check_estimator_sparse_array, check_estimator_sparse_matrix])
 def test_scikit_learn_checks_of_sparse_rows(estimator, check):
-    """It fits none where the tag is off, and says so."""
     check("StreamKMeans", estimator)
 
 
@@ -130,18 +115,6 @@ def test_pandas_and_feature_names():
     np.testing.assert_array_equal(fitted.labels_, kmeans().fit(X).labels_)
     with pytest.raises(ValueError, match="feature names"):
         fitted.predict(frame[list("fedcba")])
-
-
-@cases("kind", KINDS)
-def test_fit_variants_agree(kind):
-    X = as_kind(blobs()[0], kind)
-    fitted = kmeans().fit(X)
-    assert fitted.labels_.dtype == np.int32
-    np.testing.assert_array_equal(kmeans().fit_predict(X), fitted.labels_)
-    np.testing.assert_array_equal(kmeans().fit_transform(X), fitted.transform(X))
-    distances = np.sqrt(naive.d2_matrix(X, fitted.cluster_centers_))
-    np.testing.assert_allclose(fitted.transform(X), distances, rtol=2e-3 if kind == "float32" else 1e-6)
-    np.testing.assert_array_equal(fitted.transform(X).argmin(axis=1), fitted.labels_)
 
 
 def test_a_subclass_may_take_fewer_parameters():
@@ -217,9 +190,6 @@ def test_centers_that_cannot_be_assigned(centers, message, method):
         getattr(fitted, method)(X)
 
 
-# ---- against scikit-learn and naive twins
-
-
 @cases("kind", KINDS)
 @cases("spread", [1.0, 5.0])
 def test_from_the_same_centers_it_is_scikit_learns_kmeans(kind, spread):
@@ -247,10 +217,7 @@ ASSIGNMENTS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("kind", "weighted"),
-    [("float32", False), ("csr", True), pytest.param("uint8", True, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("kind", "weighted"), [("float32", False), ("csr", True)])
 @cases("options", ASSIGNMENTS)
 def test_attributes_are_exact(options, kind, weighted):
     X = as_kind(np.abs(blobs(cluster_std=4.0)[0]) * 8, kind)
@@ -272,10 +239,9 @@ def test_attributes_are_exact(options, kind, weighted):
     np.testing.assert_allclose(fitted.score(X, sample_weight=weights), -fitted.inertia_, rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", slow_but(["csr"], KINDS))
 @cases("options", ASSIGNMENTS)
-def test_labels_are_predictions_of_any_batch(options, kind):
-    X = as_kind(blobs(cluster_std=6.0)[0], kind)
+def test_labels_are_predictions_of_any_batch(options):
+    X = sp.csr_array(blobs(cluster_std=6.0)[0])
     fitted = kmeans(**options).fit(X)
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
     for size, stop in ((1, 5), (7, 35), (256, 600), (599, 600)):
@@ -287,7 +253,6 @@ def test_labels_are_predictions_of_any_batch(options, kind):
 
 
 def clone_of(fitted, **parameters):
-    """The same fitted model under other parameters."""
     copy = clone(fitted).set_params(**parameters)
     copy.__dict__.update({name: value for name, value in vars(fitted).items() if name.endswith("_")})
     return copy
@@ -311,14 +276,16 @@ def test_sparse_rows_on_the_border_get_one_label_whatever_comes_along():
 
 
 @cases(
-    "options",
-    [{}, {"metric": "cosine"}, {"sketch": SketchOptions("countsketch", 64)}, {"sketch": SketchOptions("pca", 256)}],
+    "options, sparse, weighted",
+    [
+        ({}, True, False),
+        ({"metric": "cosine"}, False, True),
+        ({"sketch": SketchOptions("countsketch", 64)}, True, True),
+        ({"sketch": SketchOptions("pca", 256)}, False, True),
+    ],
 )
-@pytest.mark.parametrize(("sparse", "weighted"), [(False, True), (True, False)])
 def test_distortion_is_what_sketching_all_rows_gives(small_topics, options, sparse, weighted):
     projected = "sketch" in options and options["sketch"].sketch == "pca"
-    if sparse and projected:
-        pytest.skip("takes dense rows only")
     X = small_topics.X[:400] * 3
     X = X if sparse else X.toarray()
     weights = np.random.default_rng(0).random(400) if weighted else None
@@ -331,15 +298,6 @@ def test_distortion_is_what_sketching_all_rows_gives(small_topics, options, spar
         in_sketch += naive.within(rows, one, weights) - naive.within(sketched, one, weights)
     wanted = in_sketch / original
     np.testing.assert_allclose(fitted.distortion_, wanted, rtol=1e-5)
-
-
-def test_distortion_is_one_without_a_sketch_and_nears_it_with_more_components(small_topics):
-    np.testing.assert_allclose(kmeans().fit(blobs()[0]).distortion_, 1, rtol=1e-12)
-    assert abs(kmeans(10, sketch=SketchOptions(n_components=2048)).fit(small_topics.X).distortion_ - 1) < 0.05
-    assert (
-        kmeans(sketch=SketchOptions(n_components=8, assign_space="sketch")).fit(small_topics.X[:100]).distortion_
-        is None
-    )
 
 
 @pytest.mark.filterwarnings("ignore:The last pass estimates")  # four components show too little
@@ -362,9 +320,6 @@ def test_cosine_is_euclidean_on_normalized_rows(kind):
     np.testing.assert_array_equal(got.labels_, wanted.labels_)
     np.testing.assert_allclose(got.inertia_, wanted.inertia_, rtol=1e-5)
     np.testing.assert_array_equal(got.predict(X * 3), got.labels_)
-
-
-# ---- weights
 
 
 @cases("kind", KINDS)
@@ -413,29 +368,15 @@ def test_fewer_weighted_rows_than_clusters(init):
     assert fitted.inertia_ == pytest.approx(0, abs=1e-12)
 
 
-def test_few_weighted_rows_among_very_many():
-    """More rows than the sample holds, and hardly any of them counts."""
-    X = np.random.default_rng(0).normal(size=(300_000, 2)).astype(np.float32)
-    weights = np.zeros(len(X))
-    heavy = [10, 1000, 100_000, 250_000]
-    X[heavy] = [[9, 9], [9, 8], [-9, -9], [-9, -8]]
-    weights[heavy] = 1
-    fitted = kmeans(2).fit(X, sample_weight=weights)
-    np.testing.assert_allclose(fitted.inertia_, 1.0)
-
-
 @cases(
     "weights, message",
     [
         (np.ones(3), "600"),
-        (np.ones((600, 1)), "shape"),
         (np.full(600, np.nan), r"sample_weight\[0\] is nan"),
         (np.arange(600.0) - 5, r"sample_weight\[0\] is -5"),
         (np.zeros(600), "zero"),
-        (np.ones(601), "sample_weight has 601 values; .* has 600 rows"),
         (0, "zero"),
         (-1, "sample_weight is -1"),
-        (np.nan, "is nan"),
     ],
 )
 def test_wrong_weights_are_refused(weights, message):
@@ -446,24 +387,15 @@ def test_wrong_weights_are_refused(weights, message):
         kmeans().fit(X).score(X, sample_weight=weights)
 
 
-# ---- wrong input
-
-
 WRONG = {
     "n_clusters": [0, 2.0, "8", True],
-    "n_components": [0, "many"],
-    "eps": [1.0],
-    "delta": [None],
-    "fit_on": ["some"],
     "max_iter": [0],
     "tol": [-1e-3, np.nan, "small"],
     "refine": [-1],
     "chunk_bytes": [0],
     "n_init": [0],
     "init": ["kmeans", np.zeros((4, 6)), np.zeros(5), np.full((5, 6), np.nan), np.full((5, 6), np.inf)],
-    "sketch": ["gauss"],
     "metric": ["manhattan"],
-    "assign_space": ["moon"],
     "invalid": ["ignore"],
     "executor": ["dask", 0],
 }
@@ -471,49 +403,10 @@ WRONG = {
 
 @cases("name, value", [(name, value) for name, values in WRONG.items() for value in values])
 def test_wrong_parameters_are_refused_by_name(name, value):
-    parameters = {name: value}
-    if name in {field.name for field in fields(SketchOptions)}:
-        parameters = {"sketch": SketchOptions(**parameters)}
     with pytest.raises(InvalidParameterError, match=name) as caught:
-        kmeans(**parameters).fit(blobs()[0] if name == "executor" else "never-opened.svm")
+        kmeans(**{name: value}).fit(blobs()[0] if name == "executor" else "never-opened.svm")
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, StreamkmError)
-
-
-def starts(X):
-    """The same centers in many forms."""
-    centers = np.round(X[:5])
-    return {
-        "list": centers.tolist(),
-        "int8": centers.astype(np.int8),
-        "float16": centers.astype(np.float16),
-        "big endian": centers.astype(">f8"),
-        "frame": pd.DataFrame(centers),
-        "csr": sp.csr_array(centers),
-        "coo matrix": sp.coo_matrix(centers),
-        "function": lambda X, n_clusters, random_state: centers,
-        "function of csr": lambda X, n_clusters, random_state: sp.csr_array(centers),
-    }
-
-
-@cases("form", starts(np.zeros((5, 1))))
-@pytest.mark.parametrize("kind", slow_but(["csr"], ["float64", "csr"]))
-def test_every_form_of_centers_to_start_from(form, kind, tmp_path):
-    X, y = blobs(cluster_std=0.1)
-    X = np.concatenate([X[np.unique(y, return_index=True)[1]], X])  # first one of each
-    given, rows = starts(X)[form], as_kind(X, kind)
-    wanted, fitted = (kmeans(init=init).fit(rows) for init in (np.round(X[:5]), given))
-    streams = [incremental(init=init).partial_fit(rows) for init in (np.round(X[:5]), given)]
-    for got, same in ((fitted, wanted), streams):
-        if "function" in form:  # a few steps on the sample come first
-            assert got.inertia_ == pytest.approx(same.inertia_)
-        else:
-            np.testing.assert_array_equal(got.predict(X), same.predict(X))
-            np.testing.assert_array_equal(got.cluster_centers_, same.cluster_centers_)
-    fitted.save(tmp_path / "model.npz")
-    loaded = StreamKMeans.load(tmp_path / "model.npz")
-    np.testing.assert_array_equal(loaded.predict(X), fitted.labels_)
-    assert np.shape(loaded.init) == (() if "function" in form else (5, 6))
 
 
 @cases("kind", KINDS)
@@ -564,55 +457,36 @@ def test_several_starts_from_given_centers_are_one():
 
 NUMBERS = {
     "n_clusters": 5,
-    "sketch": SketchOptions(n_components=4, delta=0.5),
     "n_init": 2,
     "max_iter": 7,
     "tol": 0.25,
     "refine": 1,
     "chunk_bytes": 4096,
-    "executor": 2,
     "random_state": 3,
 }
 
 
-@pytest.mark.parametrize("size", [(np.int32, np.float32), (np.uint64, np.float64)], ids=["32", "64"])
-def test_numbers_of_numpy_are_numbers(tmp_path, size):
+def test_numbers_of_numpy_are_numbers(tmp_path):
     X, _ = blobs()
-    cast = {name: size[isinstance(value, float)](value) for name, value in NUMBERS.items() if name != "sketch"}
-    cast["sketch"] = SketchOptions(n_components=size[0](4), delta=size[1](0.5))
-    cast |= {"memory_limit": size[1](0.5), "progress": np.bool_(False)}
-    wanted = StreamKMeans(**NUMBERS, progress=False).fit(X)
-    fitted = StreamKMeans(**cast).fit(X, checkpoint=tmp_path / "checkpoint")
+    cast = {name: (np.float32 if isinstance(value, float) else np.uint64)(value) for name, value in NUMBERS.items()}
+    numpys = cast | {
+        "sketch": SketchOptions(n_components=np.int32(4), delta=np.float32(0.5)),
+        "executor": np.int32(2),
+    }
+    wanted = kmeans(sketch=SketchOptions(n_components=4, delta=0.5), **NUMBERS).fit(X)
+    fitted = StreamKMeans(**numpys, memory_limit=np.float32(0.5), progress=np.bool_(False))
+    fitted.fit(X, checkpoint=tmp_path / "checkpoint")
     np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
     np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
     json.dumps([fitted.plan_.to_dict(), fitted.history_, fitted.sketch_.to_dict()])
     fitted.save(tmp_path / "model.npz")
     assert StreamKMeans.load(tmp_path / "model.npz").get_params()["tol"] == 0.25
-    of_streams = {"half_life": 512, "first_row": 64}
-    kinds = {name: size[isinstance(value, float)](value) for name, value in of_streams.items()}
-    streams = [
-        IncrementalKMeans(**{name: value for name, value in given.items() if name in IncrementalKMeans().get_params()})
-        for given in (cast | kinds, NUMBERS | of_streams | {"progress": False})
-    ]
-    for stream in streams:
-        stream.partial_fit(X)
-    np.testing.assert_array_equal(streams[0].cluster_centers_, streams[1].cluster_centers_)
-    json.dumps(streams[0].stream_.state()[1])
-    by_theorem = [
-        kmeans(sketch=SketchOptions("countsketch", eps=eps)).fit(X).n_components_ for eps in (size[1](0.5), 0.5)
-    ]
-    assert by_theorem[0] == by_theorem[1]
-
-
-def test_init_of_another_width():
-    with pytest.raises(InvalidInputError, match="init has 7 features; the data have 6"):
-        kmeans(init=np.zeros((5, 7))).fit(blobs()[0])
-
-
-@cases("method", ["predict", "transform", "score", "save"])
-def test_not_fitted(method, tmp_path):
-    with pytest.raises(NotFittedError):
-        getattr(kmeans(), method)(tmp_path / "m" if method == "save" else np.zeros((3, 6)))
+    stream = incremental(half_life=np.float32(512), first_row=np.uint64(64)).partial_fit(X)
+    same = incremental(half_life=512, first_row=64).partial_fit(X)
+    np.testing.assert_array_equal(stream.cluster_centers_, same.cluster_centers_)
+    json.dumps(stream.stream_.state()[1])
+    sizes = [kmeans(sketch=SketchOptions("countsketch", eps=eps)).fit(X).n_components_ for eps in (cast["tol"], 0.25)]
+    assert sizes[0] == sizes[1]
 
 
 @cases("kind", KINDS)
@@ -641,10 +515,6 @@ def test_one_cluster_and_as_many_as_rows(kind):
     assert every.inertia_ == pytest.approx(0, abs=1e-6)
 
 
-def test_one_row_and_one_feature():
-    assert kmeans(1).fit(np.array([[3.0]])).cluster_centers_.tolist() == [[3.0]]
-
-
 def test_features_without_number():
     """64-bit indices: centers of all features would fill any memory, so rows are assigned in the sketch."""
     rng = np.random.default_rng(0)
@@ -660,13 +530,9 @@ def test_features_without_number():
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
 
 
-# ---- saved models
-
-
 @cases("options", ASSIGNMENTS)
-@pytest.mark.parametrize("kind", slow_but(["float32"], KINDS))
-def test_saved_models_predict_alike(tmp_path, options, kind):
-    X = as_kind(blobs()[0], kind)
+def test_saved_models_predict_alike(tmp_path, options):
+    X = blobs()[0].astype(np.float32)
     fitted = kmeans(**options, init=naive.dense(X)[:5]).fit(X)
     fitted.save(tmp_path / "model.npz")
     loaded = StreamKMeans.load(tmp_path / "model.npz")
@@ -686,12 +552,8 @@ def test_a_model_with_parameters_that_are_not_known_is_refused(tmp_path):
         StreamKMeans.load(tmp_path / "m")
 
 
-# ---- the same answer everywhere
-
-
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory, small_topics):
-    """Dense rows, CSR rows, and text."""
     path = tmp_path_factory.mktemp("text") / "topics.svm"
     dump_svmlight_file(sp.csr_matrix(small_topics.X), small_topics.y, str(path), zero_based=False)
     dense, _ = blobs(n=2000, k=12, d=30, cluster_std=6.0)
@@ -701,7 +563,7 @@ def inputs(tmp_path_factory, small_topics):
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize(
     ("kind", "refined"),
-    slow_but([("dense", False), ("csr", True)], itertools.product(["dense", "csr", "svmlight"], [False, True])),
+    [("dense", False), ("csr", True), pytest.param("svmlight", True, marks=pytest.mark.slow)],
 )
 def test_threads_and_processes_give_the_same_bits(inputs, client, kind, refined):
     X = inputs[kind]
@@ -761,84 +623,32 @@ def test_chunks_cut_anywhere_give_the_whole(cuts, sparse, n_components):
         np.testing.assert_allclose(got.inertia_, wanted.inertia_, rtol=1e-9)
 
 
-# ---- quality
-
-
-ORDERS = {
-    "sorted": lambda y, rng: np.argsort(y, kind="stable"),
-    "reversed": lambda y, rng: np.argsort(-y, kind="stable"),
-    "shuffled": lambda y, rng: rng.permutation(len(y)),
-}
-
-
-def assert_order_is_no_matter(X, y, n_clusters, tolerance, **parameters):
-    results = {}
-    for name, order in ORDERS.items():
-        rows = X[order(y, np.random.default_rng(1))]
-        results[name] = kmeans(n_clusters, n_init="auto", **parameters).fit(rows).inertia_
-    assert max(results.values()) <= (1 + tolerance) * min(results.values()), results
-
-
-def test_order_of_topics_is_no_matter(small_topics):
-    assert_order_is_no_matter(small_topics.X, small_topics.y, 10, 0.01)
-
-
 def test_order_of_more_rows_than_the_sample_holds_is_no_matter():
     X, y = blobs(n=60_000, k=20, d=6, cluster_std=1.5)
-    assert_order_is_no_matter(X.astype(np.float32), y, 20, 0.01)
-
-
-def best_of_scikit_learn(X, n_clusters):
-    return KMeans(n_clusters, n_init=10, random_state=0).fit(X).inertia_
+    rng = np.random.default_rng(1)
+    orders = {"sorted": np.argsort(y, kind="stable"), "reversed": np.argsort(-y, kind="stable")}
+    orders["shuffled"] = rng.permutation(len(y))
+    found = {name: kmeans(20, n_init="auto").fit(X[at].astype(np.float32)).inertia_ for name, at in orders.items()}
+    assert max(found.values()) <= 1.01 * min(found.values()), found
 
 
 def test_quality_on_topics(small_topics):
-    best = best_of_scikit_learn(small_topics.X, 10)
-    assert quality(small_topics.X, kmeans(10, n_init="auto").fit(small_topics.X)) <= 1.002 * best
-
-
-def test_quality_on_digits():
-    X = load_digits().data
-    best = best_of_scikit_learn(X, 10)
-    assert kmeans(10, n_init="auto").fit(X).inertia_ <= 1.002 * best
-    assert quality(X, kmeans(10, n_init="auto").fit(sp.csr_array(X))) <= 1.002 * best
-
-
-def test_quality_of_an_image_like_sketch(small_digits):
-    best = best_of_scikit_learn(small_digits.X.astype(np.float64), 10)
-    assert (
-        quality(small_digits.X, kmeans(10, n_init="auto", sketch=SketchOptions(n_components=24)).fit(small_digits.X))
-        <= 1.002 * best
-    )
+    best = KMeans(10, n_init=10, random_state=0).fit(small_topics.X).inertia_
+    fitted = kmeans(10, n_init="auto").fit(small_topics.X)
+    assert naive.within(small_topics.X, fitted.labels_) <= 1.002 * best
 
 
 @cases("name", sketch_names())
-@pytest.mark.parametrize("sparse", slow_but([False], [False, True]))
-def test_every_sketch_by_name(name, sparse):
-    if name == "pca" and sparse:
-        pytest.skip("takes dense rows only")
+def test_every_sketch_by_name(name):
     rng = np.random.default_rng(0)
     centers = rng.normal(0, 3, (4, 600)) * (rng.random((4, 600)) < 0.2)
     labels = rng.integers(0, 4, 400)
     X = (centers[labels] + rng.normal(0, 0.3, (400, 600))).astype(np.float32)
     size = "auto" if name == "identity" else 40
-    fitted = kmeans(4, sketch=SketchOptions(name, size)).fit(sp.csr_array(X) if sparse else X)
+    fitted = kmeans(4, sketch=SketchOptions(name, size)).fit(X)
     assert normalized_mutual_info_score(labels, fitted.labels_) > 0.99
     assert fitted.sketch_.kind == ("selection" if name == "leverage" else name)
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
-
-
-@cases(
-    "name, sparse",
-    [(n, sparse) for n in sketch_names() for sparse in (False, True) if (n, sparse) != ("pca", True)],
-)
-def test_every_sketch_of_narrow_rows(name, sparse):
-    """Sizes that nobody asked for fit whatever the rows are."""
-    X, y = blobs(n=300, d=7, cluster_std=0.2)
-    X = np.where(np.abs(X) < 1, 0, X)
-    fitted = kmeans(sketch=name).fit(sp.csr_array(X) if sparse else X)
-    assert normalized_mutual_info_score(y, fitted.labels_) > 0.99
-    assert fitted.n_components_ == 7
 
 
 @cases("sparse", [False, True])
@@ -886,25 +696,9 @@ def test_rows_that_are_all_in_the_sample_are_labelled_as_from_a_file(tmp_path, r
     assert here.n_passes_ == there.n_passes_ == 2 + refine
 
 
-def test_invalid_rows_of_a_sample_that_has_all_others_get_no_label():
-    X = np.random.default_rng(0).random((500, 40))
-    X[[3, 77], 5] = np.nan
-    kmeans = StreamKMeans(4, invalid="skip", sketch="countsketch", random_state=0, progress=False).fit(X)
-    assert kmeans.assign_space_ == "original"
-    assert np.flatnonzero(kmeans.labels_ == -1).tolist() == [3, 77]
-    assert kmeans.counts_.sum() == 498
-    valid = np.delete(np.arange(500), [3, 77])
-    means = np.array([X[valid][kmeans.labels_[valid] == c].mean(axis=0) for c in range(4)])
-    np.testing.assert_allclose(kmeans.cluster_means_, means)
-    d2 = naive.d2_matrix(X[valid], kmeans.cluster_centers_)
-    assert kmeans.inertia_ == pytest.approx(d2.min(axis=1).sum(), rel=1e-9)
-
-
-@pytest.mark.parametrize("dense", slow_but([False], [False, True]))
-def test_small_data_get_the_best_answer(dense):
+def test_small_data_get_the_best_answer():
     """Digits: the best of 30 starts of scikit-learn ends at 3416.3, most starts at 3452 or 3473."""
-    path = str(Path(__file__).parents[2] / "examples/data/pendigits.svm")
-    X = load_svmlight_file(path)[0].toarray() if dense else path
+    X = str(Path(__file__).parents[2] / "examples/data/pendigits.svm")
     seeds = (0, 3, 4, 5)
     found = [StreamKMeans(10, random_state=seed, executor=1, progress=False).fit(X).inertia_ for seed in seeds]
     assert max(found) < 3416.3 * 1.001

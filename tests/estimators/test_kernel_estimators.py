@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import dask.array as da
-import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -19,14 +18,16 @@ from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from examples.papers.exact import exact_objective, kernel_objective
-from streamkm import KernelOptions, Nystroem, StreamKernelKMeans, StreamKMeans, open_source
+from streamkm import KernelOptions, Nystroem, StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
 from streamkm.estimators.files import summarize
 from streamkm.estimators.validation import plain
 from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, METHODS
+from streamkm.sketches import IdentitySketch
 from tests.dask_processes import assert_same_bits
 from tests.estimators.test_estimators import EXPECTED_FAILURES
 from tests.passes.test_passes import CountingSource
+from tests.stores.test_storing import do, write_store
 from tests.tables import cases
 
 
@@ -47,15 +48,6 @@ def inputs(request, small_digits, small_topics):
     return small_digits.X if request.param == "dense" else small_topics.X[:1000]
 
 
-@pytest.mark.parametrize(("fit_on", "passes"), [("sample", 2), ("all", 4)])
-def test_passes_are_those_of_the_plan(inputs, fit_on, passes):
-    source = CountingSource(inputs)
-    fitted = kernel_kmeans(fit_on=fit_on).fit(source)
-    assert fitted.n_passes_ == fitted.plan_.passes == passes
-    assert set(source.read_rows.values()) == {passes}
-    assert len(source.read_rows) == inputs.shape[0]
-
-
 @cases("method", METHODS)
 @pytest.mark.parametrize(("fit_on", "weighted"), [("sample", False), ("all", True)])
 def test_passes_of_every_method(small_digits, method, fit_on, weighted):
@@ -73,8 +65,7 @@ def test_passes_of_every_method(small_digits, method, fit_on, weighted):
 @pytest.mark.parametrize(
     ("inputs", "options"),
     [
-        ("csr", {}), ("dense", {"fit_on": "all"}), ("dense", {"method": "signs"}), ("csr", {"method": "ros"}),
-        ("dense", {"method": Nystroem("kmeans")}),
+        ("dense", {"fit_on": "all"}), ("csr", {"method": "ros"}), ("dense", {"method": Nystroem("kmeans")}),
     ],
     indirect=["inputs"],
 )  # fmt: skip
@@ -99,15 +90,6 @@ def test_labels_are_predictions(inputs, method):
     np.testing.assert_allclose((distances**2).min(axis=1).sum(), fitted.inertia_, rtol=1e-3)
     assert fitted.score(inputs) == pytest.approx(-fitted.inertia_, rel=1e-6)
     assert fitted.counts_.sum() == 400
-
-
-@cases("method", ["nystroem", "orthogonal-fourier", "countsketch"])
-def test_saved_and_loaded(inputs, tmp_path, method):
-    fitted = kernel_kmeans(method=method).fit(inputs[:300])
-    fitted.save(tmp_path / "model.npz")
-    loaded = StreamKernelKMeans.load(tmp_path / "model.npz")
-    np.testing.assert_array_equal(loaded.predict(inputs), fitted.predict(inputs))
-    assert loaded.get_params()["method"] == method
 
 
 def test_a_callable_cannot_be_saved(small_digits, tmp_path):
@@ -160,17 +142,9 @@ def test_the_pseudo_inverse_is_cut_at_a_rank(small_digits, method):
 
 
 def test_sketch_stores_are_refused(small_digits, tmp_path):
-    from streamkm.core.progress import Stage
-    from streamkm.engine import open_executor
-    from streamkm.passes.reader import RowReader
-    from streamkm.sketches import IdentitySketch
-    from streamkm.stores.writer import write_store
-
-    reader = RowReader(open_source(small_digits.X), 20_000, "euclidean", "raise")
-    with open_executor(1) as executor:
-        write_store(tmp_path / "x.zarr", reader, IdentitySketch(64), executor, Stage("sketch"))
+    store = do(write_store, tmp_path / "x.zarr", small_digits.X, IdentitySketch(64))
     with pytest.raises(InvalidInputError, match="is a sketch store; kernels need original rows"):
-        kernel_kmeans().fit(tmp_path / "x.zarr")
+        kernel_kmeans().fit(store)
 
 
 def test_the_example_of_the_tour(capsys):
@@ -187,29 +161,15 @@ def test_the_example_of_the_tour(capsys):
     assert inertia <= exact <= inertia + residual
 
 
-def test_sources_on_disk(small_digits, tmp_path):
-    np.save(tmp_path / "x.npy", small_digits.X)
-    stored = kernel_kmeans(chunk_bytes=20_000).fit(tmp_path / "x.npy")
-    held = kernel_kmeans(chunk_bytes=20_000).fit(small_digits.X)
-    np.testing.assert_array_equal(stored.labels_, held.labels_)
-    assert [stage.name for stage in stored.stages_] == [
-        "sketch", "landmarks", "gram", "seed", "lloyd", "assign",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", ["h5", "svm", "dask csr", "chunks", "function"])
+@pytest.mark.parametrize("kind", ["svm", "dask csr", "function"])
 def test_every_source(small_digits, tmp_path, kind):
     X = small_digits.X[:500].astype(np.float32)
-    if kind == "h5":
-        with h5py.File(tmp_path / "x.h5", "w") as file:
-            file["X"] = X
-    elif kind == "svm":
-        dump_svmlight_file(X, np.zeros(len(X)), str(tmp_path / "x.svm"))
+    dump_svmlight_file(X, np.zeros(len(X)), str(tmp_path / "x.svm"))
     given = {
+        "svm": tmp_path / "x.svm",
         "dask csr": da.from_array(X, chunks=(90, 64)).map_blocks(sp.csr_array),
-        "chunks": [X[:200], X[200:]],
         "function": lambda: (X[start : start + 70] for start in range(0, 500, 70)),
-    }.get(kind, tmp_path / f"x.{kind}")
+    }[kind]
     firsts = X[[np.flatnonzero(small_digits.y == label)[0] for label in range(10)]]
     options = {"gamma": 1e-6, "fit_on": "all", "init": firsts, "n_landmarks": 500}  # no rows are drawn
     fitted, held = (kernel_kmeans(**options).fit(rows) for rows in (given, X))
@@ -235,25 +195,13 @@ def test_refuses_what_does_not_fit_in_memory(small_digits):
     "parameters, message",
     [
         ({"kernel": "rfb"}, "kernel='rfb'; needed: one of rbf"),
-        ({"gamma": 0}, "gamma=0; needed"),
         ({"gamma": "wide"}, 'gamma=\'wide\'; needed: a finite number above 0, "auto", "neighbors"'),
-        ({"gamma_factor": 0}, "gamma_factor=0; needed: a number above 0"),
         ({"kernel": KernelOptions(gamma_factor=-1)}, "gamma_factor=-1; needed: a number above 0"),
-        ({"eps": 0}, "eps=0; needed: a number above 0"),
-        ({"kernel": KernelOptions(degree=0)}, "degree=0"),
-        ({"method": "nystrom"}, "method='nystrom'; needed: one of 'nystroem'"),
         ({"method": Nystroem("best")}, "landmarks='best'"),
-        ({"fit_on": "some"}, "fit_on='some'"),
         ({"rank": 0}, 'rank=0; needed: an integer from 1 or "auto"'),
-        ({"n_landmarks": 1.5}, "n_landmarks=1.5"),
         ({"method": Nystroem(landmark_rank=0)}, "landmark_rank=0"),
-        ({"init": "ls"}, "init='ls'; needed: one of 'k-means\\+\\+', 'k-means\\|\\|', 'random', 'ls\\+\\+'"),
         ({"init": np.zeros((3, 2))}, "n_clusters=10"),
-        ({"init": np.full((10, 2), np.nan)}, "finite centers"),
-        ({"tol": -1}, "tol=-1"),
-        ({"refine": -1}, "refine="),
         ({"refine": 0.5}, "refine="),
-        ({"refine": "all"}, "refine="),
     ],
 )
 def test_refuses_parameters(small_digits, parameters, message):
@@ -271,7 +219,6 @@ def test_refuses_more_clusters_than_rows_and_negative_values(small_digits):
 
 
 def rings(n=600):
-    """Two rings, and which row is of which."""
     return make_circles(n, noise=0.03, factor=0.3, random_state=0)
 
 
@@ -308,7 +255,6 @@ def test_precomputed_values_of_more_rows_than_landmarks(small_sample):
 
 
 def test_precomputed_values_are_cut_on_both_sides():
-    """By scikit-learn, for validation."""
     assert kernel_kmeans(kernel="precomputed").__sklearn_tags__().input_tags.pairwise
     assert not kernel_kmeans().__sklearn_tags__().input_tags.pairwise
     X, _ = rings(120)
@@ -338,14 +284,6 @@ def test_linear_is_plain_kmeans():
     assert linear.inertia_ == pytest.approx(plain.inertia_, rel=1e-5)
 
 
-def test_poly_is_polynomial(tmp_path):
-    X, _ = rings()
-    long, short = (kernel_kmeans(2, kernel=name).fit(X) for name in ("polynomial", "poly"))
-    np.testing.assert_array_equal(long.labels_, short.labels_)
-    short.save(tmp_path / "model.npz")
-    assert StreamKernelKMeans.load(tmp_path / "model.npz").kernel == "poly"
-
-
 @cases("options", [{}, *({"kernel": name} for name in ("laplacian", "polynomial", "sigmoid"))])
 @cases("make", [np.asarray, sp.csr_array])
 def test_gamma_sees_weights(options, make):
@@ -359,35 +297,13 @@ def test_gamma_sees_weights(options, make):
     assert skipped.kernel_.gamma == pytest.approx(repeated.kernel_.gamma, rel=1e-6)
 
 
-def test_numbers_of_numpy_are_numbers(tmp_path):
-    X, _ = rings()
-    numbers = {"gamma": 5.0, "n_landmarks": 40, "rank": 8, "tol": 0.125}
-    numbers |= {"n_clusters": 2, "eps": 0.25, "n_init": 3, "max_iter": 9, "chunk_bytes": 4096}
-    of_kernel = {"degree": 2, "coef0": 0.5, "gamma_factor": 2.0}
-
-    def cast(given):
-        return {name: (np.float32 if isinstance(value, float) else np.int64)(value) for name, value in given.items()}
-
-    for name in ("rbf", "polynomial"):
-        pythons = {"kernel": KernelOptions(name, **of_kernel), "method": Nystroem(landmark_rank=30), **numbers}
-        numpys = {"kernel": KernelOptions(name, **cast(of_kernel)), "method": Nystroem(landmark_rank=np.int64(30))}
-        wanted, fitted = (kernel_kmeans(**given).fit(X) for given in (pythons, numpys | cast(numbers)))
-        np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
-        np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
-        fitted.save(tmp_path / "model.npz", overwrite=True)
-        json.dumps(fitted.plan_.to_dict())
-
-
-@pytest.mark.parametrize("kernel", ["laplacian", "polynomial", "cosine", "sigmoid", "chi2"])
+@pytest.mark.parametrize("kernel", ["laplacian", "cosine", "chi2"])
 def test_every_kernel_clusters(small_digits, kernel):
     X = small_digits.X[:800]
     dense, sparse = (kernel_kmeans(kernel=kernel, n_init="auto").fit(given) for given in (X, sp.csr_array(X)))
     assert adjusted_rand_score(small_digits.y[:800], dense.labels_) > 0.9
     assert adjusted_rand_score(dense.labels_, sparse.labels_) > 0.95
     assert clone(dense).get_params()["kernel"] == kernel
-
-
-# ---- parameters in full
 
 
 def test_the_constructor_takes_20_parameters():
@@ -399,8 +315,7 @@ def same_fit(got, wanted):
     assert got.kernel_ == wanted.kernel_
 
 
-@cases("name", ["rbf", "polynomial", "poly"])
-@cases("method", ["nystroem", "two-step", "ros", "srht"])
+@pytest.mark.parametrize(("name", "method"), [("poly", "nystroem"), ("polynomial", "two-step"), ("rbf", "srht")])
 def test_names_are_options_with_nothing_else_said(small_digits, name, method):
     X = small_digits.X[:300]
     wanted = kernel_kmeans(3, kernel=name, method=method).fit(X)

@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from streamkm import IncrementalKMeans, StreamKMeans, open_documents, open_source
-from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 
 pd = pytest.importorskip("pandas")
@@ -47,22 +45,14 @@ def test_the_frame_that_was_fitted_is_taken(model):
     assert model.score(frame) == pytest.approx(-model.inertia_)
 
 
-def test_rows_that_lack_a_category_keep_their_features(model):
-    chosen = (customers()["kind"] == "old").to_numpy()
-    np.testing.assert_array_equal(model.predict(customers()[chosen]), model.labels_[chosen])
-
-
-@pytest.mark.parametrize("make", ["polars", "lazy", "arrow", "dataset", "reader"])
+@pytest.mark.parametrize("make", ["lazy", "dataset", "reader"])
 def test_frames_of_other_packages(model, make, tmp_path):
     pa = pytest.importorskip("pyarrow")
     table = pa.Table.from_pandas(customers())
-    if make in ("polars", "lazy"):
-        frame = pytest.importorskip("polars").from_pandas(customers())
-        X = frame.lazy() if make == "lazy" else frame
-    elif make == "dataset":
-        X = pytest.importorskip("pyarrow.dataset").dataset(table)
+    if make == "lazy":
+        X = pytest.importorskip("polars").from_pandas(customers()).lazy()
     else:
-        X = table.to_reader() if make == "reader" else table
+        X = pytest.importorskip("pyarrow.dataset").dataset(table) if make == "dataset" else table.to_reader()
     np.testing.assert_array_equal(model.predict(X), model.labels_)
 
 
@@ -100,8 +90,7 @@ def test_labels_go_beside_frames_with_more_columns_than_a_plain_fit():
         plain.predict(frame[["income", "age"]])
 
 
-@pytest.mark.parametrize("categories", ["onehot", "hash"])
-@pytest.mark.parametrize("kind", ["text", "category"])
+@pytest.mark.parametrize(("categories", "kind"), [("onehot", "category"), ("hash", "text")])
 def test_dask_frames_are_tables_like_others(categories, kind, tmp_path):
     frames = pytest.importorskip("dask.dataframe")
     frame = customers()
@@ -162,29 +151,6 @@ def test_categories_that_the_fit_has_not_seen_may_be_ignored(known, tmp_path):
             np.testing.assert_array_equal(np.asarray(each.transform(X)), wanted)
     with pytest.raises(InvalidParameterError, match='"raise" or "ignore"'):
         open_source(customers(), **{**given, "categories_unseen": "skip"})
-
-
-def test_the_command_line_ignores_categories_if_it_is_told_to(tmp_path):
-    run, strange = CliRunner(), customers()
-    strange.loc[7, "kind"] = "vip"
-    customers().to_csv(tmp_path / "x.csv", index=False)
-    strange.to_csv(tmp_path / "y.csv", index=False)
-    options = ["--id-column", "id", "--exclude", "note", "--categories", "onehot", "--no-report", "--seed", "0", "-q"]
-    fit = ["fit", str(tmp_path / "x.csv"), "-k", "3", "-o", str(tmp_path / "out"), *options]
-    assign = [
-        "assign",
-        str(tmp_path / "out" / "model.npz"),
-        str(tmp_path / "y.csv"),
-        "-o",
-        str(tmp_path / "l.csv"),
-        "-q",
-    ]
-    assert run.invoke(main, fit).exit_code == 0
-    refused = run.invoke(main, assign)
-    assert refused.exit_code == 2
-    assert "--categories-unseen ignore" in refused.output
-    assert run.invoke(main, [*assign, "--categories-unseen", "ignore"]).exit_code == 0
-    assert pd.read_csv(tmp_path / "l.csv")["label"].min() >= 0
 
 
 STEPS = {"standardize": ["age", "income"]}

@@ -100,7 +100,6 @@ def test_types(dtype):
     "init", [CENTERS, CENTERS.tolist(), lambda X, n_clusters, random_state: CENTERS], ids=["array", "list", "function"]
 )
 def test_given_starts_keep_their_order(blobs, init):
-    """Labels are numbers of the given centers."""
     got = StreamKMeans(3, init=init, random_state=0).fit(blobs)
     np.testing.assert_allclose(got.cluster_centers_, CENTERS, atol=0.2)
     np.testing.assert_array_equal(got.labels_, np.abs(blobs.compute()[:, :1] - CENTERS[:, 0]).argmin(axis=1))
@@ -120,10 +119,3 @@ def test_in_a_pipeline_of_dask_ml(blobs):
     labels = np.asarray(pipeline.predict(blobs))
     assert adjusted_rand_score(labels, np.argmin(np.abs(blobs.compute()[:, :1] - CENTERS[:, 0]), axis=1)) == 1
     np.testing.assert_array_equal(labels, pipeline[-1].labels_)
-
-
-def test_before_a_step_of_scikit_learn(blobs):
-    from sklearn.preprocessing import FunctionTransformer
-
-    pipeline = make_pipeline(StreamKMeans(3, random_state=0), FunctionTransformer(np.asarray))
-    assert pipeline.fit_transform(blobs).shape == (600, 3)

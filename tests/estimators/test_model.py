@@ -18,12 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans
+from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.cluster.fit_info import FitInfo
 from streamkm.cluster.model import Model
-from streamkm.cluster.rows import normalized
 from streamkm.core.atomic_io import replace_file
-from streamkm.core.exceptions import DiskFullError, InvalidInputError, ModelFileError, OutputError
+from streamkm.core.exceptions import DiskFullError, ModelFileError, OutputError
 from streamkm.sketches import (
     CountSketch,
     FeatureSelection,
@@ -34,7 +33,6 @@ from streamkm.sketches import (
     SubsampledHadamard,
     TruncatedSVDSketch,
 )
-from tests import naive
 from tests.tables import cases
 
 PARAMETERS = {"n_clusters": 3, "tol": 1e-4, "init": "k-means++", "progress": False}
@@ -59,7 +57,6 @@ def header_of(**changed):
 
 
 def write_npz(path, header=None, centers=None, **arrays):
-    """A model file made by hand."""
     text = header if isinstance(header, str) else json.dumps(header_of() if header is None else header)
     np.savez(path, header=np.array(text), centers=np.zeros((3, 4)) if centers is None else centers, **arrays)
     return path
@@ -98,14 +95,10 @@ def test_centers_of_text_are_stored_entry_by_entry(tmp_path):
     "name, values",
     [
         ("counts", np.array([2, 1, 2])),
-        ("counts", np.array([2, -1, 3])),
         ("counts", np.array([[2, 1, 1]])),
-        ("counts", np.array([], np.int64)),
         ("columns", np.array([3, 500, 7, 0], np.int32)),
-        ("columns", np.array([-1, 499, 7, 0], np.int32)),
         ("columns", np.array([3, 499, 7, 0])),
         ("values", np.array([1.0, np.nan, 1, 1])),
-        ("values", np.array([1.0, 1, 1])),
     ],
 )
 def test_wrong_entries_of_centers_are_refused(tmp_path, name, values):
@@ -119,29 +112,16 @@ def test_wrong_entries_of_centers_are_refused(tmp_path, name, values):
 
 
 def pca_arrays(mean=4, rows=4, columns=2, dtype=np.float64):
-    """What a model file holds of a PCA sketch."""
     return {"sketch_mean": np.zeros(mean), "sketch_directions": np.eye(rows, columns).astype(dtype)}
-
-
-def test_round_trip_of_a_sketch_with_arrays(tmp_path):
-    X = np.random.default_rng(0).normal(size=(50, 4))
-    sketch = PCASketch.fit(X, 2, random_state=0)
-    Model(np.zeros((3, 2)), 4, "euclidean", "sketch", sketch).save(tmp_path / "m", {})
-    loaded, _ = Model.load(tmp_path / "m")
-    np.testing.assert_array_equal(loaded.sketch.apply(X), sketch.apply(X))
 
 
 @cases(
     "arrays",
     [
         {},
-        {"sketch_mean": np.zeros(4)},
         pca_arrays(mean=3),
         pca_arrays(rows=5),
-        pca_arrays(columns=3),
         pca_arrays(dtype=np.complex128),
-        {**pca_arrays(), "sketch_mean": np.zeros((4, 1))},
-        {**pca_arrays(), "sketch_seed": np.zeros(1)},
         {**pca_arrays(), "other": np.zeros(1)},
     ],
 )
@@ -180,19 +160,6 @@ def test_sketches_for_other_rows_than_the_models_are_refused(tmp_path, kind):
                     Model.load(tmp_path / "m.npz")
 
 
-@cases("kind", WIDTHS)
-@cases("sparse", [False, True])
-def test_chunks_of_other_features_are_refused(kind, sparse):
-    sketch = WIDTHS[kind][0](FOUR)
-    model = Model(np.zeros((3, sketch.n_components)), FOUR, "euclidean", "sketch", sketch)
-    for width in (3, 5):
-        X = np.ones((2, width))
-        if width == 3 and sparse:
-            continue  # sparse rows that lack their last features are as good as any
-        with pytest.raises(InvalidInputError, match=f"rows have {width} features; the model was fitted on 4"):
-            model.place(sp.csr_array(X) if sparse else X)
-
-
 def test_files_hold_no_pickle(tmp_path):
     a_model().save(tmp_path / "m", PARAMETERS)
     with zipfile.ZipFile(tmp_path / "m") as archive:
@@ -220,25 +187,11 @@ def test_pickled_arrays_are_refused_and_not_executed(tmp_path, where):
     assert not (tmp_path / "mark").exists()
 
 
-def test_a_pickle_file_is_refused_and_not_executed(tmp_path):
-    import pickle
-
-    (tmp_path / "m").write_bytes(pickle.dumps(Bomb(tmp_path / "mark")))
-    with pytest.raises(ModelFileError):
-        Model.load(tmp_path / "m")
-    assert not (tmp_path / "mark").exists()
-
-
-@cases("content", [b"", b"hello", b"PK\x03\x04", b"\x93NUMPY\x01\x00v\x00", b"\x00" * 1000])
+@cases("content", [b"", b"PK\x03\x04", b"\x00" * 1000])
 def test_other_files_are_refused(tmp_path, content):
     (tmp_path / "m").write_bytes(content)
     with pytest.raises(ModelFileError, match="m is not a saved model"):
         Model.load(tmp_path / "m")
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        Model.load(tmp_path / "none")
 
 
 def test_a_file_cut_anywhere_is_refused(tmp_path):
@@ -298,21 +251,13 @@ def test_centers_that_the_file_cannot_hold_are_refused(tmp_path):
     [
         "not json",
         "[1, 2]",
-        "3",
         header_of(format=3),  # of prepared rows, without a word of how
-        header_of(format=4),
-        header_of(format=None),
         header_of(sketch={"kind": "gaussian", "n_components": 4}),
-        header_of(sketch={"kind": "identity"}),
         header_of(sketch={"kind": "identity", "n_components": 4, "extra": 1}),
         header_of(sketch={"kind": "countsketch", "n_components": 0, "seed": 1}),
-        header_of(sketch={"kind": "countsketch", "n_components": 4, "seed": -1}),
-        header_of(sketch={"kind": "countsketch", "n_components": "4", "seed": 1}),
         header_of(sketch=None),
-        header_of(metric="manhattan"),
         header_of(space="moon"),
         header_of(n_features="4"),
-        header_of(n_features=-4),
         header_of(parameters=None),
     ],
 )
@@ -333,12 +278,9 @@ def test_headers_without_a_value_are_refused(tmp_path, missing):
     "centers",
     [
         np.zeros((3, 4), np.float32),
-        np.zeros((3, 4), np.complex128),
         np.zeros(4),
-        np.zeros((3, 4, 1)),
         np.zeros((0, 4)),
         np.full((3, 4), np.nan),
-        np.array([["a"] * 4]),
     ],
 )
 def test_wrong_centers_are_refused(tmp_path, centers):
@@ -350,7 +292,6 @@ def test_wrong_centers_are_refused(tmp_path, centers):
     "changed, width",
     [
         ({"n_features": 5}, 4),
-        ({"n_features": 1000}, 4),
         ({}, 3),
         ({"space": "sketch", "sketch": {"kind": "countsketch", "n_components": 64, "seed": 1}}, 4),
     ],
@@ -451,11 +392,6 @@ def test_saving_replaces_a_file_only_where_that_is_allowed(tmp_path, kind):
         fitted.save(tmp_path / "directory", overwrite=True)
 
 
-def test_saving_into_a_missing_directory(tmp_path):
-    with pytest.raises(OutputError, match=r"none/m cannot be written: No such file or directory"):
-        a_model().save(tmp_path / "none" / "m", {})
-
-
 def test_saving_to_a_full_disk(tmpfs):
     place, make_space = tmpfs
     a_model().save(place / "m", PARAMETERS)
@@ -468,9 +404,6 @@ def test_saving_to_a_full_disk(tmpfs):
     make_space()
     wide.save(place / "m", {})
     assert Model.load(place / "m")[0].n_features == 5_000
-
-
-# ---- what is kept of the fit
 
 
 def named_rows(seed=0):
@@ -514,15 +447,6 @@ def test_a_model_of_a_file_tells_which(tmp_path):
     assert (told["dtype"], told["sparse"], told["stored_bytes"]) == ("float64", False, 60 * 3 * 8)
 
 
-def test_a_stream_tells_its_seed(tmp_path):
-    kmeans = IncrementalKMeans(3, progress=False).partial_fit(named_rows())
-    kmeans.save(tmp_path / "m")
-    loaded = IncrementalKMeans.load(tmp_path / "m")
-    again = IncrementalKMeans(3, progress=False, random_state=loaded.seed_).partial_fit(named_rows())
-    np.testing.assert_array_equal(again.cluster_centers_, loaded.cluster_centers_)
-    assert loaded.inertia_ == again.inertia_
-
-
 @cases("estimator", [StreamKMeans, StreamKernelKMeans])
 @cases("drawn", [None, np.random.RandomState(3), 7, np.int64(7)])
 def test_the_seed_gives_the_same_fit_again(estimator, drawn):
@@ -550,15 +474,10 @@ def test_a_file_of_an_earlier_release_loads(tmp_path):
     "fit",
     [
         3,
-        [],
         {"feature_names": ["a"]},
         {"feature_names": [1, 2, 3, 4]},
         {"counts": [1.0, 2.0]},
-        {"counts": [True, 1, 2]},
-        {"counts": "abc"},
-        {"inertia": "1"},
         {"n_passes": 2.5},
-        {"seed": True},
         {"source": "x.npy"},
     ],
 )
@@ -566,40 +485,6 @@ def test_what_cannot_be_of_a_fit_is_refused(tmp_path, fit):
     write_npz(tmp_path / "m.npz", header_of(fit=fit, parameters={"n_clusters": 3}))
     with pytest.raises(ModelFileError, match=r"m\.npz is not a model that this release reads: fit"):
         StreamKMeans.load(tmp_path / "m.npz")
-
-
-# ---- placing rows
-
-
-def test_place_takes_narrower_sparse_rows():
-    """As text has them: as wide as their own largest index."""
-    assert a_model().place(sp.csr_array(np.eye(3))).shape[0] == 3
-    with pytest.raises(InvalidInputError, match="5 features"):
-        a_model().place(sp.csr_array(np.eye(5)))
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_place_brings_rows_into_the_space(sparse):
-    X = np.random.default_rng(0).normal(size=(9, 4))
-    rows = sp.csr_array(X) if sparse else X
-    S = naive.countsketch_matrix(11, 4, 6)
-    before = X.copy()
-    np.testing.assert_allclose(naive.dense(a_model("sketch").place(rows)), X @ S, rtol=1e-6, atol=1e-6)
-    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
-    np.testing.assert_allclose(naive.dense(normalized(rows)), unit, rtol=1e-12)
-    np.testing.assert_array_equal(X, before)
-    np.testing.assert_array_equal(naive.dense(rows), before)
-
-
-@cases("sparse", [False, True])
-@cases("dtype", [np.uint8, np.int64, np.float32, np.float64])
-def test_normalized_rows_have_unit_length_and_zeros_stay(sparse, dtype):
-    X = np.random.default_rng(0).integers(0, 200, (40, 5)).astype(dtype)
-    X[[0, 7]] = 0
-    got = normalized(sp.csr_array(X) if sparse else X)
-    lengths = np.linalg.norm(naive.dense(got), axis=1)
-    np.testing.assert_allclose(lengths, np.isin(np.arange(40), [0, 7], invert=True), rtol=1e-6)
-    assert got.dtype == (np.float32 if dtype in (np.uint8, np.float32) else np.float64)
 
 
 @pytest.mark.parametrize("kind", ["dense", "words", "filled"])

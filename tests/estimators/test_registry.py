@@ -17,7 +17,6 @@ class Derived(StreamKMeans):
 
 
 def rewritten(path, change):
-    """The same file with another header."""
     with np.load(path) as stored:
         arrays = {name: stored[name] for name in stored.files}
     header = json.loads(str(arrays["header"]))

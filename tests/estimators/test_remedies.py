@@ -38,12 +38,6 @@ def write(tmp_path):
     return write
 
 
-def test_a_categorical_column_of_a_frame():
-    frame = pd.DataFrame({"a": X[:, 0], "pay": pd.Categorical(["card", "cash"] * 20)})
-    refused(frame, "column 'pay'", "'card' in row 0", 'open_source(X, categories="onehot")')
-    assert fit(open_source(frame, categories="onehot")).n_features_in_ == 3
-
-
 def test_values_that_are_missing():
     rows = X.copy()
     rows[5, 1] = np.nan

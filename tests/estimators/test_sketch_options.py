@@ -45,9 +45,6 @@ def test_the_constructor_takes_16_parameters():
     assert len(inspect.signature(StreamKMeans).parameters) == 16
 
 
-# ---- ways of writing
-
-
 @cases("kind", SEEDED)
 @cases("space", ["auto", "sketch"])
 def test_a_sketch_without_a_seed_is_the_sketch_of_its_name(kind, space):
@@ -71,44 +68,14 @@ def test_what_else_a_sketch_is_given_is_kept():
     assert (wider.n_features, wider.is_made) == (200, True)
 
 
-def test_random_state_draws_the_seed():
-    seeds = [kmeans(CountSketch(16), random_state=seed).fit(rows()).sketch_.seed for seed in (3, 3, 4)]
-    assert seeds[0] == seeds[1] != seeds[2]
-
-
-@cases("fit_on", ["sample", "all"])
-def test_principal_directions(fit_on):
-    got = kmeans(PCA(6, fit_on=fit_on)).fit(rows())
-    wanted = kmeans(SketchOptions("pca", 6, fit_on=fit_on)).fit(rows())
-    same_fit(got, wanted)
-    assert got.n_passes_ == wanted.n_passes_
-    np.testing.assert_array_equal(got.sketch_.directions, wanted.sketch_.directions)
-    assert "pca" not in repr(PCA(6))
-
-
-@cases("kind", SEEDED)
-def test_components_by_a_theorem(kind):
-    X = np.ones((3, 5000), np.float32)
-    planned = StreamKMeans(2, sketch=SketchOptions(kind, eps=0.5, delta=0.2)).plan(X)
-    assert "eps=0.5, delta=0.2" in planned.why_sketch
-
-
-def test_a_name_is_its_options():
-    same_fit(kmeans("signs").fit(rows()), kmeans(SketchOptions("signs")).fit(rows()))
-    same_fit(kmeans("auto").fit(rows()), kmeans(SketchOptions()).fit(rows()))
-
-
 # ---- files
 
 WRITTEN = {
     "name": "signs",
     "options": SketchOptions("countsketch", 16, delta=0.5, fit_on="all", assign_space="sketch"),
-    "numpy": SketchOptions("countsketch", np.int32(16), delta=np.float32(0.5)),
-    "theorem": SketchOptions("signs", eps=0.9),
     "pca": PCA(6, fit_on="all"),
     "seeded": CountSketch(16, seed=9, nnz_per_feature=2),
     "unseeded": CountSketch(16, nnz_per_feature=2),
-    "width left open": SubsampledHadamard(16, seed=7),
     "seed left open": SubsampledHadamard(16, 100),
     "options of one with a seed": SketchOptions(RandomProjection(16, 4, "sparse"), assign_space="sketch"),
     "options of one without": SketchOptions(RandomProjection(16, kind="sparse"), assign_space="sketch"),
@@ -131,16 +98,13 @@ def test_parameters_go_round(name, tmp_path):
     assert json.loads(json.dumps(summarize(fitted)["parameters"]))["sketch"] == plain(sketch)
 
 
-@cases("name", WRITTEN)
+@cases("name", ["pca", "unseeded", "seed left open"])
 def test_a_checkpoint_is_of_one_sketch(name, tmp_path, stop):
     sketch, state = WRITTEN[name], tmp_path / "state"
     stop(kmeans(sketch), rows(), state, "found")
     with pytest.raises(CheckpointError, match="sketch"):
         kmeans(SketchOptions("gaussian", 16)).fit(rows(), checkpoint=state)
     same_fit(kmeans(sketch).fit(rows(), checkpoint=state), kmeans(sketch).fit(rows()))
-
-
-# ---- what is refused
 
 
 @cases("kind", SEEDED)
@@ -161,17 +125,12 @@ def test_a_sketch_without_a_seed_is_not_applied(kind):
     "sketch, message",
     [
         ("gauss", "sketch='gauss'; needed: one of 'auto', .* CountSketch.2048, nnz_per_feature=8., or SketchOptions"),
-        ("sparse-jl", r"sketch='sparse-jl'; needed: one of .*a sketch such as CountSketch\(2048, nnz_per_feature=8\)"),
-        (CountSketch, "sketch=<class .*; needed: one of"),
         (SketchOptions(SketchOptions()), "sketch=SketchOptions.*; needed: one of"),
         (SketchOptions(n_components=0), '^n_components=0; needed: an integer from 1 or "auto"'),
         (SketchOptions(eps=1), "^eps=1; needed: a number between 0 and 1"),
-        (SketchOptions(delta=None), "^delta=None; needed: a number between 0 and 1"),
         (SketchOptions(fit_on="some"), "^fit_on='some'; needed: one of 'sample', 'all'"),
-        (SketchOptions(assign_space="moon"), "^assign_space='moon'; needed: one of 'auto', 'original', 'sketch'"),
         (SketchOptions(CountSketch(16), 8), "n_components=8 with a countsketch sketch of 16 components; leave it out"),
         (SketchOptions(CountSketch(16), eps=0.5), "eps=0.5 with a countsketch sketch of 16 components; leave it out"),
-        (SubsampledHadamard(200), "n_components=200; needed: 1 to 128"),
         (SubsampledHadamard(16, 40), "the hadamard sketch is for other rows than the 90 features"),
     ],
 )

@@ -45,12 +45,9 @@ def fitted(X, n_clusters=7, **given):
         {},
         {"metric": "cosine"},
         {"metric": "spherical"},
-        {"preprocess": ["standardize"]},
         {"preprocess": ["robust"], "metric": "cosine"},
-        {"preprocess": ["unit"]},
         {"preprocess": {"log1p": ["fare"], "standardize": None}},
         {"preprocess": {"total": ["fare", "Miles driven"], "unit": ["order", "fare"]}},
-        {"n_clusters": 1},
         {"n_clusters": 40},
     ],
 )
@@ -113,9 +110,9 @@ def test_ties_go_to_the_lower_cluster():
 
 
 def test_many_features_are_no_deep_sum(tmp_path):
-    X = np.random.default_rng(0).normal(size=(200, 1500))
-    X[:, 0] += 90 * (np.arange(200) % 2)
-    frame = pd.DataFrame(X, columns=[f"x{column}" for column in range(1500)])
+    X = np.random.default_rng(0).normal(size=(60, 1100))
+    X[:, 0] += 90 * (np.arange(60) % 2)
+    frame = pd.DataFrame(X, columns=[f"x{column}" for column in range(1100)])
     model = fitted(frame, 2)
     model.save(tmp_path / "model.npz")
     loaded = StreamKMeans.load(tmp_path / "model.npz")

@@ -10,13 +10,13 @@ import scipy.sparse as sp
 from sklearn.metrics import adjusted_rand_score
 
 from streamkm import IncrementalKMeans
+from tests.tables import cases
 
 CENTERS = np.random.default_rng(5).normal(0, 8, (6, 6))
 N_ROWS = 4000
 
 
 def night(n):
-    """Rows of six groups, and the group of each."""
     rng = np.random.default_rng([6, n])
     which = rng.integers(0, 6, N_ROWS)
     return CENTERS[which] + rng.normal(0, 1, (N_ROWS, 6)), which
@@ -60,18 +60,7 @@ def test_wild_cells_leave_clusters_as_they_are(states, k):
     assert agreement(kmeans, which) >= 0.99
 
 
-def test_scattered_wild_cells_break_no_cluster(states):
-    kmeans, rng = pickle.loads(states[6]), np.random.default_rng(1)
-    X, _ = night(9)
-    X[:200, 0] = 10 ** rng.uniform(3, 9, 200)
-    kmeans.update(X)
-    X, which = night(10)
-    kmeans.update(X)
-    assert agreement(kmeans, which) >= 0.99
-
-
-@pytest.mark.parametrize("share", [0.005, 0.02, 0.1])
-@pytest.mark.parametrize("far", [1e3, 1e5])
+@cases("share, far", [(0.005, 1e5), (0.02, 1e3), (0.1, 1e5)])
 def test_a_new_group_far_away_is_born_at_once(states, share, far):
     kmeans = pickle.loads(states[3, 12])
     for n in (9, 10):

@@ -17,7 +17,6 @@ def groups(seed, n_rows=600, d=4, k=3):
 
 
 def texts(seed, n_rows=300):
-    """Documents of three topics."""
     rng = np.random.default_rng(seed)
     topics = [["cat", "dog", "cow", "hen"], ["rain", "snow", "wind", "sun"], ["gold", "iron", "zinc", "lead"]]
     which = rng.integers(3, size=n_rows)
@@ -38,16 +37,15 @@ def test_documents():
     assert kmeans.inertia_error_ == 0
 
 
-@pytest.mark.parametrize("name", ["labels.csv", "labels.parquet"])
-def test_tables_of_labels_have_the_ids_of_rows(tmp_path, name):
+def test_tables_of_labels_have_the_ids_of_rows(tmp_path):
     kmeans = IncrementalKMeans(3, random_state=0)
     for seed in range(2):
         frame = pd.DataFrame(groups(seed), columns=list("abcd"))
         frame.insert(0, "who", [f"row {seed} {number}" for number in range(len(frame))])
         frame.to_parquet(tmp_path / f"{seed}.parquet")
-        target = f"{tmp_path}/{seed}-{name}"
+        target = tmp_path / f"{seed}-labels.{('csv', 'parquet')[seed]}"
         kmeans.update(open_source(tmp_path / f"{seed}.parquet", id_column="who"), labels_to=target)
-        table = pd.read_csv(target) if name.endswith(".csv") else pd.read_parquet(target)
+        table = pd.read_parquet(target) if seed else pd.read_csv(target)
         np.testing.assert_array_equal(table["label"], kmeans.labels_)
         np.testing.assert_array_equal(table["who"], frame["who"])
     with pytest.raises(OutputError, match="exists"):

@@ -26,7 +26,6 @@ print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "n_bytes": kme
 
 
 def write_groups(path, n_rows, width, k=20):
-    """Float32 rows of normal groups, as NPY."""
     rng = np.random.default_rng(0)
     centers = rng.normal(0, 4, (k, width)).astype(np.float32)
     X = np.lib.format.open_memmap(path, "w+", np.float32, (n_rows, width))
@@ -38,7 +37,7 @@ def write_groups(path, n_rows, width, k=20):
 
 @pytest.mark.parametrize(
     ("n_rows", "width", "limit"),
-    [(300_000, 32, 300), (40_000, 784, 750)],
+    [(300_000, 32, 300), pytest.param(40_000, 784, 750, marks=pytest.mark.slow)],
 )
 def test_updates_keep_the_limit(disk, n_rows, width, limit):
     path = write_groups(disk / f"{n_rows}.npy", n_rows, width)
