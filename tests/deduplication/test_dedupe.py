@@ -7,8 +7,6 @@ import tracemalloc
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 
@@ -18,7 +16,6 @@ from streamkm.core.exceptions import CheckpointError, InvalidInputError, Invalid
 from streamkm.deduplication import compare
 from streamkm.deduplication import plan as gather_plan
 from streamkm.deduplication import search as duplicates
-from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.compare import BLOCK_ROWS, PANEL_ROWS, count_compared, kept_rows, near
 from streamkm.deduplication.plan import BorderRows
 from streamkm.engine import checkpoint as saving
@@ -50,7 +47,6 @@ def unit(X):
 
 
 def naive_kept(X, threshold):
-    """Greedy, row by row, in the order of the rows."""
     kept = []
     for i, products in enumerate(X @ X.T):
         if (products[kept] < threshold).all():
@@ -59,7 +55,6 @@ def naive_kept(X, threshold):
 
 
 def naive_guests(X, labels, centers, threshold):
-    """For each row the cluster that it is a guest of, or -1."""
     d2 = np.square(X[:, None] - centers).sum(axis=2)
     room, hosts = np.bincount(labels, minlength=len(centers)), np.full(len(X), -1)
     width = np.sqrt(2 - 2 * threshold) * min(1, 3 / X.shape[1] ** 0.5)
@@ -102,9 +97,6 @@ def clustered(monkeypatch):
     original = duplicates._Run._clustered
     monkeypatch.setattr(duplicates._Run, "_clustered", lambda self: found.append(original(self)) or found[-1])
     return found
-
-
-# ---- pairs
 
 
 @cases("kind", ["float32", "float64", "csr"])
@@ -150,11 +142,7 @@ def test_rows_of_zeros_are_nobodys_duplicates():
     assert kept_rows(np.zeros((5, 3), np.float32), 0.5)[0].all()
 
 
-# ---- the whole
-
-
-@pytest.mark.parametrize("keep", ["nearest", "farthest"])
-@pytest.mark.parametrize("threshold", [0.7, 0.95])
+@pytest.mark.parametrize(("keep", "threshold"), [("nearest", 0.95), ("farthest", 0.7)])
 def test_within_clusters_it_is_the_naive_search(monkeypatch, keep, threshold):
     X, found = planted(), clustered(monkeypatch)
     got = dedupe(X, threshold, n_clusters=9, keep=keep, **SETTINGS)
@@ -191,22 +179,6 @@ def test_recall_is_that_of_brute_force(monkeypatch):
     assert np.triu(left >= 0.95, 1).sum() <= 0.1 * len(pairs)
 
 
-def stored(kind, X, folder):
-    if kind == "parquet":
-        lists = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), X.shape[1])
-        pq.write_table(pa.table({"embedding": lists}), folder / "x.parquet", row_group_size=300)
-        return folder / "x.parquet"
-    return sp.csr_array(X)
-
-
-@pytest.mark.parametrize("kind", ["parquet", "csr"])
-def test_wherever_rows_are(tmp_path, monkeypatch, kind):
-    X, found = planted(), clustered(monkeypatch)
-    options = {"n_clusters": 9, "chunk_bytes": 20_000, **SETTINGS}
-    got = dedupe(stored(kind, X, tmp_path), 0.95, **options)
-    np.testing.assert_array_equal(got.rows, naive_dedupe(X, found[0].labels, found[0].centers, 0.95))
-
-
 def leave_least_room(monkeypatch):
     """Have rows that are compared find no room but the least."""
 
@@ -234,19 +206,16 @@ def test_workers_memory_and_the_disk_change_nothing(tmp_path, monkeypatch):
     assert [getattr(got, name) for name in names] == [getattr(wanted, name) for name in names]
 
 
-@pytest.mark.parametrize(
-    ("keep", "sparse", "n_clusters"),
-    [("nearest", False, 1), ("nearest", True, 2), ("farthest", False, 2), ("farthest", True, 1)],
-)
+@pytest.mark.parametrize(("keep", "sparse", "n_clusters"), [("nearest", False, 1), ("farthest", True, 2)])
 def test_a_cluster_of_any_size_is_compared_piece_by_piece(monkeypatch, keep, sparse, n_clusters):
     """Equal rows, which no clustering parts, far above the room that there is: the same rows, pairs and counts."""
-    X = planted(1500, 50)
-    X = np.concatenate([X, np.repeat(X[:10], 70, axis=0)])
+    X = planted(500, 50)
+    X = np.concatenate([X, np.repeat(X[:10], 20, axis=0)])
     X = sp.csr_array(X) if sparse else X
     given = {**SETTINGS, "n_clusters": n_clusters, "keep": keep}
     wanted, pieces = dedupe(X, 0.9, **given), []
     leave_least_room(monkeypatch)
-    monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 17)
+    monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 15)
     compared = compare._compared
     monkeypatch.setattr(compare, "_compared", lambda *args: pieces.append(len(args[1])) or compared(*args))
     got = dedupe(X, 0.9, **given)
@@ -295,46 +264,12 @@ def test_invalid_rows_are_not_kept(monkeypatch):
     assert got.n_removed == len(valid) - len(wanted)
 
 
-def test_equal_rows_leave_one_each():
-    X = np.repeat(np.random.default_rng(0).normal(size=(40, 12)), 50, axis=0)
-    got = dedupe(X, 0.99, n_clusters=40, **SETTINGS)
-    np.testing.assert_array_equal(got.rows, np.arange(0, 2000, 50))
-
-
-def test_buckets_give_back_what_they_got_from_memory_and_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    rng = np.random.default_rng(0)
-    for kind in ("dense", "csr"):
-        buckets, wanted = Buckets(4, 9, 4000, 1500), {bucket: [] for bucket in range(4)}
-        for first in range(0, 400, 20):
-            X, bucket = (rng.random((20, 9)) < 0.4).astype("f4"), int(rng.integers(0, 3))
-            rows, labels = np.arange(first, first + 20), np.full(20, bucket, np.int32)
-            buckets.add(bucket, Members(sp.csr_array(X) if kind == "csr" else X, rows, labels, labels - 1))
-            wanted[bucket].append((X, rows))
-        assert len(list(tmp_path.rglob("*.npz"))) >= 2
-        for bucket in range(3):
-            got = buckets.load(bucket)
-            order = np.argsort(got.rows)
-            X = got.X.toarray() if kind == "csr" else got.X
-            np.testing.assert_array_equal(X[order], np.concatenate([each[0] for each in wanted[bucket]]))
-            np.testing.assert_array_equal(got.rows[order], np.concatenate([each[1] for each in wanted[bucket]]))
-            assert (got.labels == bucket).all()
-            assert (got.others == bucket - 1).all()
-            buckets.drop(bucket)
-        assert len(buckets.load(3).rows) == 0
-        assert not list(tmp_path.rglob("*.npz"))
-        buckets.close()
-        assert not list(tmp_path.iterdir())
-
-
 @cases(
     "options, message",
     [
         ({"threshold": 0}, "threshold=0; needed: a cosine above 0"),
         ({"threshold": 1.1}, r"threshold=1\.1; needed"),
-        ({"threshold": "high"}, "threshold='high'; needed"),
         ({"keep": "first"}, "keep='first'; needed: one of 'nearest', 'farthest'"),
-        ({"n_clusters": 0}, "n_clusters=0; needed: an integer from 1"),
     ],
 )
 def test_parameters_out_of_range_are_refused(options, message):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import reduce
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,6 @@ from scipy.stats import gmean
 from sklearn.exceptions import NotFittedError
 
 from streamkm import IncrementalKMeans, SketchOptions, StreamKMeans, open_documents
-from streamkm.cluster.profile import Profile, absorb_profile
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.files import summarize
 from streamkm.metrics import feature_deviations
@@ -52,7 +50,7 @@ def test_sizes_neighbours_and_traits_are_those_of_numpy():
 
 
 def test_it_is_read_as_text_table_and_values():
-    summary = fitted(trips()).summary(1)
+    summary = fitted(trips().rename(columns={"miles": "<b>miles", "fare": "<b>fare"})).summary(1)
     lines = str(summary).splitlines()
     head = "cluster size share mean distance largest simplified silhouette nearest typical row set apart by"
     assert lines[0].split() == head.split()
@@ -60,9 +58,10 @@ def test_it_is_read_as_text_table_and_values():
     assert "miles" in lines[2] or "fare" in lines[2]
     assert "tip" not in str(summary)
     assert summary._repr_html_().count("<tr>") == 3
+    assert "<b>" not in summary._repr_html_()
     frame = summary.to_pandas()
     assert frame.loc[[row.cluster for row in summary.rows], "size"].tolist() == [row.size for row in summary.rows]
-    assert json.loads(json.dumps(summary.to_dicts()))[0]["traits"][0]["feature"] in ("fare", "miles")
+    assert json.loads(json.dumps(summary.to_dicts()))[0]["traits"][0]["feature"] in ("<b>fare", "<b>miles")
 
 
 def test_sparse_rows_weights_and_one_cluster():
@@ -78,11 +77,6 @@ def test_sparse_rows_weights_and_one_cluster():
     np.testing.assert_allclose(sum(row.size for row in weighted.summary().rows), 1000)
 
 
-def test_names_that_html_would_take_for_its_own():
-    X = trips().rename(columns={"miles": "<b>miles", "fare": "<b>fare"})
-    assert "<b>" not in fitted(X).summary()._repr_html_()
-
-
 def test_clusters_without_features_are_refused():
     X = trips().to_numpy()
     with pytest.raises(NotFittedError):
@@ -92,18 +86,6 @@ def test_clusters_without_features_are_refused():
     for each in (streamed, in_sketch):
         with pytest.raises(InvalidInputError, match="needs means of the original features"):
             each.summary()
-
-
-def test_a_loaded_model_says_the_same(tmp_path):
-    model = fitted(trips(), 3)
-    model.save(tmp_path / "m.npz")
-    said, again = model.summary(), StreamKMeans.load(tmp_path / "m.npz").summary()
-    for one, other in zip(said.rows, again.rows, strict=True):
-        assert (one.typical, one.outlying, one.size) == (other.typical, other.outlying, other.size)
-        assert (one.mean_distance, one.simplified_silhouette) == (other.mean_distance, other.simplified_silhouette)
-        np.testing.assert_allclose(
-            one.traits[0].deviations, other.traits[0].deviations, rtol=1e-3
-        )  # centers, not means
 
 
 def sparse_rows(n=600, d=400):
@@ -174,9 +156,10 @@ def test_silhouettes_of_very_many_clusters():
         )
 
 
-def test_of_thousands_of_clusters_no_silhouettes_are_told():
-    X = np.random.default_rng(0).normal(size=(4200, 2)).astype(np.float32)
-    model = fitted(X, 4100, max_iter=1, n_init=1)
+def test_of_thousands_of_clusters_no_silhouettes_are_told(monkeypatch):
+    monkeypatch.setattr("streamkm.cluster.centers.nearest.MOST_SECONDS", 40)
+    X = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
+    model = fitted(X, 41, max_iter=1, n_init=1)
     found = model.summary(1)
     assert {row.simplified_silhouette for row in found.rows} == {None}
     assert "simplified silhouette" not in str(found).splitlines()[0]
@@ -204,23 +187,6 @@ def test_profiles_leave_out_what_counts_nothing():
     shown = np.concatenate([profile.near_rows.ravel(), profile.far_rows.ravel()])
     assert not np.isin([7, 9], shown).any()
     np.testing.assert_allclose(profile.sums[:, 0].sum(), sum(r.mean_distance * r.size for r in model.summary().rows))
-
-
-def test_joined_profiles_are_those_of_all_rows():
-    rng = np.random.default_rng(1)
-    labels, d2 = rng.integers(0, 4, 300).astype(np.int32), rng.integers(0, 20, 300).astype(float)  # with many ties
-    gaps = rng.random(300)
-    whole = Profile.empty(4)
-    whole.add(labels, d2, gaps)
-    parts = []
-    for start in range(0, 300, 70):
-        part, here = Profile.empty(4), slice(start, start + 70)
-        part.add(labels[here], d2[here], gaps[here], first_row=start)
-        parts.append(part)
-    joined = reduce(absorb_profile, parts)
-    np.testing.assert_allclose(joined.sums, whole.sums, rtol=1e-12)
-    for name in ("near_d2", "near_rows", "far_d2", "far_rows"):
-        assert np.array_equal(getattr(joined, name), getattr(whole, name)), name
 
 
 def test_rows_are_shown_as_they_stand(tmp_path):
@@ -276,7 +242,7 @@ def test_sizes_are_whole_numbers_unless_weights_are_not():
 
 @pytest.mark.parametrize(
     ("mean", "told"),
-    [(0.25, "0.25"), (9999.4, "9999"), (18352.4, "18,352"), (-80_675.0, "-80,675"), (2e9, "2e+09"), (0.0, "0")],
+    [(9999.4, "9999"), (18352.4, "18,352"), (-80_675.0, "-80,675"), (0.0, "0")],
 )
 def test_means_of_traits_are_told_in_digits_that_people_read(mean, told):
     assert str(Trait("income", mean, 0.0, 1.25)) == f"income {told} (+1.2 sd)"

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from streamkm import IncrementalKMeans
-from streamkm.cluster.profile import BINS, distance_histogram
+from streamkm.cluster.profile import distance_histogram
 from streamkm.cluster.tracking.followed import ClusterState
 from streamkm.metrics.clusters import Wording
 from streamkm.metrics.drift import compare
@@ -20,14 +20,12 @@ CENTERS = 3 * np.random.default_rng(3).normal(size=(10, 8))
 
 
 def heavy(kind, rng):
-    """Rows of an update without change."""
     if kind == "log-normal":
         return np.exp(rng.normal(0, 1.5, (1000, 3)))
-    return rng.standard_t(2, (1000, 5)) if kind == "t" else rng.normal(size=(1000, 5))
+    return rng.standard_t(2, (1000, 5))
 
 
 def mixed(rng, shares=None, *, shift=0.0, groups=10):
-    """Rows of groups that overlap somewhat."""
     rows = CENTERS[rng.choice(groups, 1000, p=shares)] + rng.normal(size=(1000, 8))
     rows[:, 2] += shift
     return rows
@@ -40,7 +38,7 @@ def verdicts(updates, k, seed):
     return [drift.verdict for drift in found if drift is not None]
 
 
-@pytest.mark.parametrize("kind", ["log-normal", "t", "normal"])
+@pytest.mark.parametrize("kind", ["log-normal", "t"])
 def test_rows_without_change_are_stable(kind):
     rng = np.random.default_rng([5, 0])
     told = verdicts((heavy(kind, rng) for _ in range(14)), 10, 0)
@@ -82,7 +80,6 @@ def state(X, centers, reach=None):
 
 
 def draw(rng, means, n_rows, shares=None):
-    """Rows of normal groups with these means."""
     return means[rng.choice(len(means), n_rows, p=shares)] + rng.normal(size=(n_rows, means.shape[1]))
 
 
@@ -134,8 +131,3 @@ def test_no_rows_and_empty_clusters_raise_no_alarm():
     assert drift.verdict == "stable"
     assert np.isnan(drift.clusters[-1].shift)
     assert drift.clusters[-1].moved == ()
-
-
-def test_bins_of_distances():
-    found = distance_histogram(np.array([0.0, 0.5, 1.0, 1.01, 0.0, 2.0]), np.array([1.0, 1.0, 1.0, 1.0, 0.0, 0.0]))
-    assert found[[0, BINS // 2, BINS - 1, BINS]].tolist() == [2, 1, 1, 2]

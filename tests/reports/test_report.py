@@ -18,10 +18,7 @@ from jinja2 import UndefinedError
 from sklearn.exceptions import NotFittedError
 
 from streamkm import IncrementalKMeans, SketchOptions, StreamKMeans
-from streamkm.core.exceptions import (
-    MissingDependencyError,
-    OutputError,
-)
+from streamkm.core.exceptions import MissingDependencyError, OutputError
 from streamkm.estimators.files import summarize
 from streamkm.reports.maps import ClusterMap, apart, cluster_map
 from streamkm.reports.page import render_page
@@ -50,7 +47,6 @@ SUMMARY = {
 
 
 def page():
-    """The page of a fit of few rows."""
     rng = np.random.default_rng(0)
     points, labels = rng.normal(size=(50, 2)).astype(np.float32), rng.integers(3, size=50).astype(np.int32)
     return report_page(SUMMARY, ClusterMap(points, labels, of_rows=True, by_neighbours=True), "")
@@ -67,15 +63,9 @@ def test_sizes_are_sorted_and_named():
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "0"]
     assert titles(figure) == ["3 clusters of 5 to 20 rows, median 10"]
     assert axes.get_yscale() == "linear"
-
-
-@cases("counts", [[1], [0, 0], [7] * 500, [0, 1, 10_000], np.arange(500), [0.5, 1e9]])
-def test_sizes_of_odd_runs(counts):
-    plot_sizes(counts).canvas.draw()
-
-
-def test_sizes_that_differ_widely_are_logarithmic():
     assert plot_sizes([1, 1000]).axes[0].get_yscale() == "log"
+    for counts in ([1], [0, 0], [0, 1, 10_000], np.arange(500), [0.5, 1e9]):
+        plot_sizes(counts).canvas.draw()
 
 
 def blobs(n_clusters, n=240, d=8, spread=0.5):
@@ -97,15 +87,6 @@ def test_rows_lie_beside_rows_of_their_cluster(n_clusters, sparse):
     d2 = ((places.points[:, None] - places.points) ** 2).sum(axis=2)
     np.fill_diagonal(d2, np.inf)
     assert (places.labels[d2.argmin(axis=1)] == places.labels).mean() > 0.97
-
-
-def test_three_clusters_are_seen_at_their_distances():
-    X, labels, sizes = blobs(3, spread=1e-9)
-    places = cluster_map(X, labels, sizes)
-    seen = np.array([places.points[places.labels == c].mean(axis=0) for c in range(3)])
-    true = np.array([X[labels == c].mean(axis=0) for c in range(3)]) / np.abs(X).max()
-    for i, j in ((0, 1), (0, 2), (1, 2)):
-        np.testing.assert_allclose(np.linalg.norm(seen[i] - seen[j]), np.linalg.norm(true[i] - true[j]), rtol=1e-6)
 
 
 def test_of_very_many_clusters_the_means_are_shown():
@@ -274,26 +255,19 @@ def test_a_report_has_one_silhouette_and_says_of_which_rows(tmp_path):
     assert "<dt>simplified silhouette</dt>" in (tmp_path / "x.html").read_text("utf-8")
 
 
-def of_a_stream(path):
-    """An estimator that took rows by `partial_fit`."""
-    model = IncrementalKMeans(4, random_state=0, progress=False)
-    X = blobs(4)[0]
-    return model.partial_fit(X[::2]).partial_fit(X[1::2])
-
-
 def loaded(path):
-    """An estimator that was saved after a fit."""
     StreamKMeans(4, random_state=0, progress=False).fit(blobs(4)[0]).save(path / "m.npz")
     return StreamKMeans.load(path / "m.npz")
 
 
 def loaded_stream(path):
-    """An estimator that was saved after `partial_fit`."""
-    of_a_stream(path).save(path / "m.npz")
+    X = blobs(4)[0]
+    model = IncrementalKMeans(4, random_state=0, progress=False)
+    model.partial_fit(X[::2]).partial_fit(X[1::2]).save(path / "m.npz")
     return IncrementalKMeans.load(path / "m.npz")
 
 
-@pytest.mark.parametrize("make", [of_a_stream, loaded, loaded_stream])
+@pytest.mark.parametrize("make", [loaded, loaded_stream])
 def test_streams_and_loaded_models_tell_what_they_know(make, tmp_path):
     model, X = make(tmp_path), blobs(4)[0]
     figure = model.plot()
@@ -312,24 +286,20 @@ def test_streams_and_loaded_models_tell_what_they_know(make, tmp_path):
         StreamKMeans().report(tmp_path / "x.html")
 
 
-def test_plots_need_matplotlib(monkeypatch):
-    model = StreamKMeans(2, random_state=0, progress=False).fit(blobs(2)[0])
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependencyError, match=r"streamkm\[plot\]"):
-        model.plot()
-
-
 def test_a_gain_that_is_left_is_told():
     result = {**SUMMARY["result"], "possible_gain": 0.05, "expected_inertia": 10.0, "expected_inertia_error": 0.1}
     text = render_page({**SUMMARY, "result": result}, {}, "")
     assert "at least 5.0%" in text
-    result = {**result, "possible_gain": 0.0}
-    text = render_page({**SUMMARY, "result": result}, {}, "")
+    text = render_page({**SUMMARY, "result": {**result, "possible_gain": 0.0, "objective": None}}, {}, "")
     assert "to gain" not in text
+    assert "not finite" in text
 
 
 def test_without_matplotlib(monkeypatch, caplog):
+    model = StreamKMeans(2, random_state=0, progress=False).fit(blobs(2)[0])
     monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingDependencyError, match=r"streamkm\[plot\]"):
+        model.plot()
     with caplog.at_level(logging.WARNING):
         text = page()
     assert [record.message for record in caplog.records] == [
@@ -345,8 +315,3 @@ def test_pages_lack_nothing_unnoticed(place):
         if name not in ("stored_bytes", "counts"):
             with pytest.raises((KeyError, UndefinedError), match=name):
                 render_page({**SUMMARY, place: {k: v for k, v in SUMMARY[place].items() if k != name}}, {}, "")
-
-
-def test_page_of_numbers_that_are_not_finite():
-    result = {**SUMMARY["result"], "objective": None}
-    assert "not finite" in render_page({**SUMMARY, "result": result}, {}, "")

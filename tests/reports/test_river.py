@@ -13,7 +13,6 @@ from streamkm.reports.maps import MOST_BANDS, REST, band_shares
 
 
 def rows(*updates):
-    """Updates of mappings from ids to rows."""
     return [
         UpdateRows(number, np.array(list(each)), np.array(list(each.values()), float))
         for number, each in enumerate(updates)

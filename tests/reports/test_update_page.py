@@ -39,12 +39,6 @@ def test_the_first_update_has_neither_drift_nor_pictures():
     assert "<svg" not in page
 
 
-def test_without_matplotlib_there_is_no_picture(monkeypatch, caplog):
-    monkeypatch.setattr("streamkm.reports.report.has_matplotlib", lambda: False)
-    assert "<svg" not in update_page(UPDATE)
-    assert "matplotlib is missing" in caplog.text
-
-
 @pytest.mark.parametrize("n_clusters", [2, MOST_PAIRS + 5])
 def test_bars_are_pairs_of_the_largest_clusters(n_clusters):
     clusters = tuple(replace(CLUSTERS[0], id=id_, share=0.001 * id_, share_before=0.0) for id_ in range(n_clusters))
