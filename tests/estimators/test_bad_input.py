@@ -230,12 +230,6 @@ def test_not_finite(folder, kind, value):
         np.asarray(skipping.set_params(invalid="raise").predict(held))
 
 
-@cases("kind", HOLDERS)
-def test_more_clusters_than_rows(folder, kind):
-    with pytest.raises(InvalidInputError, match=r"^n_samples=40 should be >= n_clusters=41; use fewer clusters"):
-        StreamKMeans(41).fit(HOLDERS[kind][0](dense_matrix(N_ROWS) + np.float32(1)))
-
-
 @cases(
     "X, message",
     [

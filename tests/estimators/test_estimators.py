@@ -530,21 +530,6 @@ def test_features_without_number():
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
 
 
-@cases("options", ASSIGNMENTS)
-def test_saved_models_predict_alike(tmp_path, options):
-    X = blobs()[0].astype(np.float32)
-    fitted = kmeans(**options, init=naive.dense(X)[:5]).fit(X)
-    fitted.save(tmp_path / "model.npz")
-    loaded = StreamKMeans.load(tmp_path / "model.npz")
-    np.testing.assert_array_equal(loaded.predict(X), fitted.labels_)
-    np.testing.assert_array_equal(loaded.transform(X), fitted.transform(X))
-    assert loaded.score(X) == fitted.score(X)
-    assert loaded.n_features_in_ == 6
-    for name, value in loaded.get_params().items():
-        if name not in ("executor", "random_state"):
-            np.testing.assert_array_equal(value, fitted.get_params()[name])
-
-
 def test_a_model_with_parameters_that_are_not_known_is_refused(tmp_path):
     fitted = kmeans().fit(blobs()[0])
     fitted.model_.save(tmp_path / "m", {"n_clusters": 5, "gamma": 1})

@@ -58,21 +58,6 @@ def test_sorted_rows_do_no_harm():
     assert found[1] <= 1.02 * found[0]
 
 
-def test_streams_of_two_machines_are_one_stream():
-    X, _ = rows(5000)
-    first = kmeans().partial_fit(X[:2000])
-    second = kmeans(first_row=2000).partial_fit(X[2000:])
-    one = kmeans().partial_fit(X)
-    np.testing.assert_array_equal(first.merge(second).cluster_centers_, one.cluster_centers_)
-    assert first.n_samples_seen_ == 5000
-    with pytest.raises(InvalidParameterError):
-        kmeans().partial_fit(X).merge(kmeans(7).partial_fit(X))
-    with pytest.raises(InvalidInputError, match="features"):
-        kmeans().partial_fit(X).merge(kmeans().partial_fit(X[:, :3]))
-    with pytest.raises(NotFittedError):
-        kmeans().partial_fit(X).merge(kmeans())
-
-
 @cases("kind", ["float64", "float32", "csr"])
 @cases("weight", [None, 2.0])
 def test_a_stream_goes_on_from_a_fit(kind, weight):

@@ -22,7 +22,7 @@ from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.cluster.fit_info import FitInfo
 from streamkm.cluster.model import Model
 from streamkm.core.atomic_io import replace_file
-from streamkm.core.exceptions import DiskFullError, ModelFileError, OutputError
+from streamkm.core.exceptions import DiskFullError, InvalidInputError, ModelFileError, OutputError
 from streamkm.sketches import (
     CountSketch,
     FeatureSelection,
@@ -158,6 +158,19 @@ def test_sketches_for_other_rows_than_the_models_are_refused(tmp_path, kind):
             else:
                 with pytest.raises(ModelFileError, match=rf"m\.npz .*{sketch.kind} sketch is for other rows.* 4 feat"):
                     Model.load(tmp_path / "m.npz")
+
+
+@cases("kind", WIDTHS)
+@cases("sparse", [False, True])
+def test_chunks_of_other_features_are_refused(kind, sparse):
+    sketch = WIDTHS[kind][0](FOUR)
+    model = Model(np.zeros((3, sketch.n_components)), FOUR, "euclidean", "sketch", sketch)
+    for width in (3, 5):
+        X = np.ones((2, width))
+        if width == 3 and sparse:
+            continue  # sparse rows that lack their last features are as good as any
+        with pytest.raises(InvalidInputError, match=f"rows have {width} features; the model was fitted on 4"):
+            model.place(sp.csr_array(X) if sparse else X)
 
 
 def test_files_hold_no_pickle(tmp_path):
