@@ -30,7 +30,6 @@ def running(tmp_path_factory):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The current directory, with the same rows as x.svm and x.npy."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     X = (rng.normal(size=(900, 6)) + 9 * (np.arange(900) % 4)[:, None]).astype(np.float32)

@@ -109,7 +109,7 @@ def kill(folder, tmp_path, name, moments):
     return n_killed
 
 
-QUICK = ("append", "fit", "first", "update")
+QUICK = ("append", "first", "update")
 FULL = (pytest.mark.slow, pytest.mark.full)  # reduced runs kill these before changes of names
 
 

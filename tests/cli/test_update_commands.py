@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from streamkm import IncrementalKMeans, StreamKMeans, open_source
+from streamkm import IncrementalKMeans, StreamKMeans
 from streamkm.cli.main import main
 from tests.cli.test_cli import run
 from tests.programs import run_program
@@ -20,7 +19,6 @@ CENTERS = 12 * np.random.default_rng(5).normal(size=(6, 4))
 
 
 def day(number, groups, n_rows=600):
-    """Float32 (n_rows, 4) of normal groups."""
     rng = np.random.default_rng(number)
     return (CENTERS[groups][rng.integers(0, len(groups), n_rows)] + rng.normal(size=(n_rows, 4))).astype("f4")
 
@@ -105,21 +103,6 @@ def test_skipped_rows_and_restarts(begun):
     assert not Path("out.checkpoint").exists()
 
 
-def test_later_tables_are_read_as_the_fit_read_its_own(folder):
-    for number in range(2):
-        pd.DataFrame(np.load(f"day{number}.npy"), columns=list("abcd")).assign(name="x").to_csv(f"{number}.csv")
-    run("fit", "0.csv", "-k", 4, "--columns", "d,b,a,c", "--incremental", "--seed", 0, "-o", "out")
-    run("update", "out/incremental.npz", "1.csv", "-o", "up")
-    first, second = (open_source(f"{number}.csv", columns=["d", "b", "a", "c"]) for number in range(2))
-    fitted = StreamKMeans(4, random_state=0).fit(first).incremental()
-    fitted.update(second)
-    np.testing.assert_array_equal(np.load("up/labels.npy"), fitted.labels_)
-    run("update", "out/incremental.npz", "0.csv", "-o", "up2")
-    fitted.update(first)
-    run("assign", "out/incremental.npz", "0.csv", "-o", "labels.npy")
-    np.testing.assert_array_equal(np.load("labels.npy"), fitted.predict("0.csv"))
-
-
 @pytest.fixture(scope="module")
 def fits(tmp_path_factory):
     """A folder with the results of two fits of day 0: `out` can go on, `plain` cannot."""
@@ -135,12 +118,9 @@ def fits(tmp_path_factory):
 @cases(
     "arguments, message",
     [
-        (["update", "none.npz", "day1.npy"], "'none.npz' does not exist"),
         (["update", "plain/model.npz", "day1.npy"], "go on with more rows; give the incremental.npz"),
-        (["update", "day0.npy", "day1.npy"], "day0.npy"),
         (["update", "out/incremental.npz", "day1.npy", "-k", "a:b"], "no number of clusters, like 20"),
         (["update", "out/incremental.npz", "day1.npy", "-k", "9:2"], "9"),
-        (["update", "out/incremental.npz", "none.npy"], "none.npy"),
         (["fit", "day0.npy", "-k", 4, "--half-life", 10], "--half-life is of use with --incremental only"),
         (["fit", "day0.npy", "-k", 4, "--incremental", "--metric", "spherical"], "'euclidean', 'cosine'"),
         (["fit", "day0.npy", "-k", 4, "--incremental", "--set", "kernel.kernel=rbf"], "--incremental is for k-means"),

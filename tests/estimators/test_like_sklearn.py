@@ -106,6 +106,11 @@ def test_every_start_finds_groups_that_are_far_apart(matrix, start, make):
     assert fitted.cluster_centers_.shape == CENTERS.shape
 
 
+def test_more_steps_are_no_worse():
+    found = [kmeans(8, init=HARD[:8], max_iter=max_iter).fit(HARD).score(HARD) for max_iter in (1, 3, 10)]
+    assert found[0] < found[1] < found[2]
+
+
 @pytest.mark.parametrize("init", ["k-means++", "random"])
 def test_weights_decide_where_it_starts(init):
     """Heavy rows are drawn sooner: of two groups, alike but for their weight, one start falls on the heavy one."""
