@@ -142,7 +142,7 @@ def test_rows_of_zeros_are_nobodys_duplicates():
     assert kept_rows(np.zeros((5, 3), np.float32), 0.5)[0].all()
 
 
-@pytest.mark.parametrize(("keep", "threshold"), [("nearest", 0.95), ("farthest", 0.7)])
+@pytest.mark.parametrize(("keep", "threshold"), [("nearest", 0.7), ("farthest", 0.95)])
 def test_within_clusters_it_is_the_naive_search(monkeypatch, keep, threshold):
     X, found = planted(), clustered(monkeypatch)
     got = dedupe(X, threshold, n_clusters=9, keep=keep, **SETTINGS)
