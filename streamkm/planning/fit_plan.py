@@ -26,10 +26,10 @@ ESTIMATE_SLACK = 1.25  # of the bytes of rows whose number is known by a look at
 def with_cached_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Plan:
     """The plan, with rows cached as they are read if that saves long reading and all have room; same results."""
     rows = source.original
-    if plan.passes - len(plan.passes_before) == 1 or not rows.decodes or rows.estimated_rows is None:
+    # without a width, bytes are known after rows were read
+    is_unknown = rows.estimated_rows is None or (rows.n_features is None and budget.free_bytes is None)
+    if plan.passes - len(plan.passes_before) == 1 or not rows.decodes or is_unknown:
         return plan
-    if rows.n_features is None and budget.free_bytes is None:
-        return plan  # the width of rows, and their bytes, are known after they were read
     needed = rows.estimated_rows * (decoded_row_bytes(rows) + PLACE_BYTES)
     room = budget.room_for_rows(plan.peak_bytes)
     if needed > room:
@@ -133,8 +133,7 @@ def plan_request(request: FitRequest, resources: Resources) -> Plan:
     Raises InvalidInputError: the source cannot be read as often as needed; InvalidParameterError: a parameter does not
     fit the data; MemoryLimitError: the projected memory exceeds the limit.
     """
-    if request.once:
-        request.check_once()
+    request.check_once()
 
     def planned(of_workers: int) -> Plan:
         workers = tuple(replace(each, limit_bytes=max(each.limit_bytes, of_workers)) for each in resources.workers)
@@ -162,21 +161,18 @@ def _planned(asked: FitRequest, resources: Resources) -> Plan:
     ladder = list(smaller_sizes(first, chunk_bytes, asked.fewest_sampled))
     enough = [sizes.sample_rows for sizes in ladder if asked.serves(sizes.sample_rows)]
     serving = list(smaller_sizes(first, chunk_bytes, min(enough))) if enough else []
-    chosen = None
+    chosen, why_regime = None, ALONG if asked.found else ON_ALL
     if serving and clusters_all(asked, first.sample_rows):
         ahead_of_all = replace(memory_model, ahead=asked.found)
         chosen = choose(source, ahead_of_all, ("blocks",), asked.spaces[:1], serving, budget, n_threads)
-    if chosen is not None and budget.excess_bytes(chosen) <= 0:
-        why_regime = ALONG if chosen.ahead else ON_ALL
-    else:
+    if chosen is None or budget.excess_bytes(chosen) > 0:
         sizes = serving if serving and "sample" in allowed else ladder  # a smaller sample would cost quality
         chosen = choose(source, memory_model, allowed, asked.spaces, sizes, budget, n_threads)
         why_regime = allowed[chosen.cluster_on]
     plan = _plan(asked, chosen, budget, why_regime)
     if resources.caches_rows:
         plan = with_cached_rows(plan, source, budget)
-    if plan.workers is not None:
-        check_workers(plan.workers, source.name)
+    check_workers(plan.workers, source.name)
     return checked(plan, asked.remedy, chosen.reading.largest_chunk, budget)
 
 
@@ -188,7 +184,8 @@ def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regi
     counts_first = asked.weighted and source.n_rows is None and not source.streams
     steps = () if source.prepared_by is None else source.prepared_by.finding
     before = tuple(stage.name for stage in source.stages_before)
-    passes = 2 + (asked.refine if isinstance(asked.refine, int) else 0) + counts_first + asked.fit_passes
+    fit_passes = int(asked.streamed if asked.map is None else asked.map.projected)
+    passes = 2 + (asked.refine if isinstance(asked.refine, int) else 0) + counts_first + fit_passes
     passes += asked.found and cluster_on != "sample" and not chosen.ahead
     sizes, refine = chosen.chosen, asked.refine
     return Plan(
@@ -211,7 +208,7 @@ def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regi
         passes_before=before,
         finding_steps=steps,
         counts_first=counts_first,
-        fit_passes=asked.fit_passes,
+        fit_passes=fit_passes,
         reads_ahead=chosen.ahead,
         more_passes=MOST_ROUNDS if refine == "auto" and not asked.once else 0,
         n_chunks=len(source.chunks(sizes.chunk_bytes)) or None,

@@ -74,9 +74,7 @@ def kernel_sizes(
         if method == "ros":
             power = 1 << (columns - 1).bit_length()
             columns = power if power <= most else power // 2
-        asked = 0
-        if eps is not None and 0 < eps < 1 and n_rows is not None:
-            asked = kernel_columns(n_rows=n_rows, eps=eps, delta=DELTA)
+        asked = kernel_columns(n_rows=n_rows, eps=eps, delta=DELTA) if eps and 0 < eps < 1 and n_rows else 0
         short = f"eps={eps} asks for {asked:,} landmarks (theorem 1 of Yin et al., constant 1); there are {columns:,}"
         return KernelSizes(columns, columns, short if columns < min(asked, most) else "")
     if rank != "auto":
@@ -89,10 +87,8 @@ def kernel_sizes(
     else:
         wanted = min(LARGEST_AUTO_RANK, int(np.ceil(n_clusters / LOSS)))
     asked = 0 if eps is None else _asked_columns(method, wanted, eps, n_rows)
-    columns = int(n_landmarks) if n_landmarks != "auto" else 0
-    if not columns:
-        enough = min(LARGEST_AUTO_LANDMARKS, max(COLUMNS_PER_DIRECTION * wanted, root, asked))
-        columns = max(FEWEST_PER_DIRECTION * wanted, enough)
+    enough = min(LARGEST_AUTO_LANDMARKS, max(COLUMNS_PER_DIRECTION * wanted, root, asked))
+    columns = max(FEWEST_PER_DIRECTION * wanted, enough) if n_landmarks == "auto" else int(n_landmarks)
     columns = min(columns, most)
     short = "" if eps is None else _short(n_clusters, method, columns, min(wanted, columns), eps, asked, n_rows)
     return KernelSizes(columns, min(wanted, columns), short)
@@ -112,11 +108,9 @@ def _asked_columns(method: str, rank: int, eps: float, n_rows: int | None) -> in
     """Columns that theory asks for; 0 for methods without a formula here, and for eps of 1 or more."""
     if not 0 < eps < 1 or method == "two-step" or method.endswith("fourier"):
         return 0
-    if method == "nystroem":
-        return nystroem_columns("leverage", rank=rank, eps=eps)  # uniform draws of coherence 1, the least there is
-    if method == "srht":
-        return nystroem_columns("srht", rank=rank, eps=eps, n_rows=max(rank, n_rows or MOST_EVALUATIONS))
-    return nystroem_columns("countsketch" if method == "countsketch" else "gaussian", rank=rank, eps=eps)
+    # a Nystroem sketch: uniform draws of coherence 1, the least there is
+    kind = {"nystroem": "leverage", "signs": "gaussian"}.get(method, method)
+    return nystroem_columns(kind, rank=rank, eps=eps, n_rows=max(rank, n_rows or MOST_EVALUATIONS))
 
 
 def _short(n_clusters: int, method: str, columns: int, rank: int, eps: float, asked: int, n_rows: int | None) -> str:

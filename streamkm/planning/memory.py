@@ -58,28 +58,29 @@ class MemoryModel(FitSizes):
 
     def stages(self, base: int) -> dict[str, int]:
         """Resident bytes of each stage at its peak, above what the process holds beside data."""
-        reading, blocks = self.reading, self._held_blocks()
-        sketched = self.sample_bytes + self._sketched_sample
+        reading, blocks, n_features = self.reading, self._held_blocks(), self.rows.n_features
+        sketched = self.sample_bytes + self.kept_rows * (8 + self.rows.block_row_bytes)
         # sparse rows of more features are not moved; a reader's library does not give all of it back: 31 MiB measured
-        framing = FRAME_ROWS * 8 * self.rows.n_features * (self.fitted or self.rows.n_features <= MOST_FEATURES)
+        framing = FRAME_ROWS * 8 * n_features * (self.fitted or n_features <= MOST_FEATURES)
         left = reading.producer_bytes * self.many
+        n_fitted = min(self.kept_rows, pca_rows(n_features, self.rows.n_components))  # rows of directions
+        fitting = 2 * self.rows.itemsize * n_fitted * n_features * (self.fitted and not self.directions)
         stages = {
             "sketch": reading.peak(SketchRows.memory(self, self.cluster_on, self.room)),
-            "cluster": sketched + framing + left + max(self.maps(), self._fitting, blocks + self._iterating()),
+            "cluster": sketched + framing + left + max(self.maps(), fitting, blocks + self._iterating()),
             "assign": reading.peak(Assign.memory(self, self.space)) + (blocks if self.once else 0),
             **self._looking_further(),
         }
-        if self.space == "original" and self.rows.n_components != self.rows.n_features:
-            floats = self.kept_rows * self.rows.sample_floats if self.kept_rows == self.rows.n_rows else 0
-            steps = self._steps(self.rows.center_features, self.kept_rows)
-            stages["polish"] = sketched + blocks + floats + steps
+        if self.space == "original" and self.rows.n_components != n_features:
+            floats = self.kept_rows * self.rows.sample_floats
+            stages["polish"] = sketched + blocks + floats + self._steps(self.rows.center_features, self.kept_rows)
         if self.sums_bytes:
             stages["prepare"] = reading.peak(Sums.memory(self))
         if self.ahead:
-            n_ahead = n_rows_ahead(self.rows.n_rows, self.rows.n_features, self.rows.n_components)
+            n_ahead = n_rows_ahead(self.rows.n_rows, n_features, self.rows.n_components)
             stages["ahead"] = reading.peak(Evenly.memory(n_ahead, self.rows.row_bytes))
         if self.directions:
-            found = subspace_bytes(self.directions, self.rows.n_features)
+            found = subspace_bytes(self.directions, n_features)
             stages["directions"] = reading.peak(FindSketch.memory(found, self.sample_bytes))
         if self.map is not None:
             pool = min(self.kept_rows, POOL_ROWS) * self.map.pool_row
@@ -96,28 +97,11 @@ class MemoryModel(FitSizes):
     def _held_blocks(self) -> int:
         """Bytes of the sketched rows in memory."""
         row, cluster_on = 8 + self.rows.block_row_bytes, self.cluster_on
-        if cluster_on == "blocks" and self.reading.on_cluster:
-            return 0  # workers hold them
         if cluster_on == "blocks":
-            return self.rows.n_rows * row
+            return 0 if self.reading.on_cluster else self.rows.n_rows * row  # workers hold them, or this process
         if cluster_on == "spilled":
             return self.room + SPILLED_COPIES * self.reading.n_threads * self.chunk_rows * row
         return min(self.coreset_rows, self.rows.n_rows) * (PLACED_ROW_BYTES + row) if cluster_on == "coreset" else 0
-
-    @property
-    def _sketched_sample(self) -> int:
-        """Bytes of the sketched sample, if it is not clustered as it is."""
-        rows = self.rows
-        same = rows.n_components == rows.n_features and rows.block_row_bytes == rows.row_bytes
-        copied = not (same and rows.dense) or self.fitted or rows.sample_floats > 0 or self.map is not None
-        return self.kept_rows * (8 + rows.block_row_bytes * copied)
-
-    @property
-    def _fitting(self) -> int:
-        """Bytes of rows that directions are found on, if they are found on the sample."""
-        rows = self.rows
-        n_rows = min(self.kept_rows, pca_rows(rows.n_features, rows.n_components))
-        return 2 * rows.itemsize * n_rows * rows.n_features if self.fitted and not self.directions else 0
 
     def _iterating(self) -> int:
         """Bytes of the search for centers, without the rows that they are searched on."""

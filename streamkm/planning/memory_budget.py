@@ -213,11 +213,11 @@ def planned_line_limit(source: RowSource, memory_limit: Any, plan: Any) -> RowSo
     return with_line_limit(source, memory_limit, plan.peak_bytes, plan.chunk_bytes, plan.n_threads)
 
 
-def check_workers(workers: PlannedWorkers, source: str) -> None:
+def check_workers(workers: PlannedWorkers | None, source: str) -> None:
     """Raise MemoryLimitError with the number if workers of a cluster have too little memory for a fit."""
-    peak, limit = workers.peak_bytes, workers.limit_bytes
-    if peak <= limit:
+    if workers is None or workers.peak_bytes <= workers.limit_bytes:
         return
+    peak, limit = workers.peak_bytes, workers.limit_bytes
     stage = max(workers.memory, key=lambda name: workers.memory[name])
     raise MemoryLimitError(
         f"the fit of {source} needs about {human_bytes(peak)} on each of {workers.n_workers:,} workers (stage "

@@ -86,8 +86,7 @@ class PlannedWorkers:
         if not workers:
             return None
         # a worker that has run nothing has yet to load this package
-        least = LEAST_BYTES + DISTRIBUTED_BYTES
-        held = max(least, *(worker.held_bytes for worker in workers)) + FIRST_BYTES
+        held = max(LEAST_BYTES + DISTRIBUTED_BYTES, *(worker.held_bytes for worker in workers)) + FIRST_BYTES
         threads = [worker.n_threads for worker in workers]
         return cls(
             n_workers=len(workers),

@@ -121,11 +121,6 @@ class FitRequest:
         return self.found and self.options.fit_on == "all"
 
     @property
-    def fit_passes(self) -> int:
-        """Passes that find the sketch."""
-        return int(self.streamed if self.map is None else self.map.projected)
-
-    @property
     def wanted_sample(self) -> int:
         """Rows of the sample, if memory has room for them."""
         fewest = SMALLEST_SAMPLE_ROWS if self.map is None else max(SMALLEST_MAPPED_ROWS, self.map.columns)
@@ -181,50 +176,47 @@ class FitRequest:
         return n_occurring if counted and n_occurring <= MOST_OCCUR * n_features else 0
 
     def check_once(self) -> None:
-        """Refuse parameters that need more than one pass."""
+        """Refuse parameters that need more than one pass over rows that can be read once only."""
         refused = {
             f"refine={self.refine}": self.refine not in ("auto", 0),
             'assign_space="original"': self.polishes and self.options.assign_space == "original",
             f'sketch="{self.sketching.sketch}"': self.found,
         }
-        for parameter, wanted in refused.items():
-            if wanted:
-                raise InvalidInputError(
-                    f"{self.source.name} can be read only once, and {parameter} needs another pass; "
-                    "pass a list of chunks, or a function that returns a fresh iterator"
-                )
+        parameter = next((parameter for parameter, wanted in refused.items() if wanted), None)
+        if self.once and parameter is not None:
+            raise InvalidInputError(
+                f"{self.source.name} can be read only once, and {parameter} needs another pass; "
+                "pass a list of chunks, or a function that returns a fresh iterator"
+            )
 
     def memory_model(self, first: Sizes, resources: Resources) -> MemoryModel:
         """The memory model, without the sizes that are still to be chosen."""
-        source, found = self.source, self.sketching
-        return MemoryModel(
-            n_clusters=self.n_clusters,
-            rows=self.row_sizes(first.sample_rows),
-            reading=reading_of(source, 1, 0, n_chunks=0, on_cluster=resources.on_cluster),
-            chosen=first,
-            coreset_rows=default_size(self.n_clusters),
-            fitted=self.found and self.map is None,
-            directions=n_directions(found.sketch, found.n_components, self.n_clusters) if self.streamed else 0,
-            sums_bytes=source.sums_bytes,
-            once=self.once,
-            labels=resources.gathers_labels,
-            map=self.map,
-        )
-
-    def row_sizes(self, sample_rows: int) -> RowSizes:
-        """Sizes of rows; if their number is unknown, of as many as are sampled."""
-        source, n_components, mapped = self.source, self.sketching.n_components, self.map is not None
-        block = block_row_bytes(source, self.row_bytes, self.sketch_answers, n_components)
-        return RowSizes(
-            n_rows=source.estimated_rows or sample_rows,
-            n_features=source.estimated_features or n_components,
-            n_components=n_components,
+        source, found, mapped = self.source, self.sketching, self.map is not None
+        m = found.n_components
+        # if the number of rows is unknown, as many as are sampled
+        rows = RowSizes(
+            n_rows=source.estimated_rows or first.sample_rows,
+            n_features=source.estimated_features or m,
+            n_components=m,
             row_bytes=self.row_bytes,
-            block_row_bytes=4 * n_components if mapped else block,
+            block_row_bytes=4 * m if mapped else block_row_bytes(source, self.row_bytes, self.sketch_answers, m),
             sample_floats=float_row_bytes(source, self.row_bytes),
             itemsize=4 if mapped or source.is_sparse or np.can_cast(source.dtype, np.float32) else 8,
             dense=self.dense,
             n_occurring=self._n_occurring,
+        )
+        return MemoryModel(
+            n_clusters=self.n_clusters,
+            rows=rows,
+            reading=reading_of(source, 1, 0, n_chunks=0, on_cluster=resources.on_cluster),
+            chosen=first,
+            coreset_rows=default_size(self.n_clusters),
+            fitted=self.found and not mapped,
+            directions=n_directions(found.sketch, m, self.n_clusters) if self.streamed else 0,
+            sums_bytes=source.sums_bytes,
+            once=self.once,
+            labels=resources.gathers_labels,
+            map=self.map,
         )
 
 

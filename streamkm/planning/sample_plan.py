@@ -94,9 +94,7 @@ def plan_labels(
             found["update"] = reading.peak(Observe.memory(update, reading)) - update.held_bytes
         return found
 
-    what = ""
-    if update is not None:
-        what = f"update of {update.n_clusters:,} clusters of {update.n_features:,} features by the rows"
+    what = f"update of {update.n_clusters:,} clusters of {update.n_features:,} features by the rows" if update else ""
     return _planned(source, resources, stages, what, found_bytes)
 
 

@@ -34,16 +34,12 @@ def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) ->
         return _given_sketch(source, sketch, options)
     if sketch == "auto":
         sketch, why = _auto_sketch(source, n_components)
-    if sketch_class(sketch).is_identity:
-        if d is None:
-            raise InvalidParameterError(
-                f'sketch="identity" needs the number of features beforehand, which {source.name} does not tell; '
-                "pass n_features with the data, or use another sketch"
-            )
+    is_identity = sketch_class(sketch).is_identity
+    _check_rows(source, sketch_class(sketch), sketch, needs_width=is_identity or needs_n_features(sketch))
+    if is_identity:
         if why == "as you chose" and n_components not in ("auto", d):
             raise InvalidParameterError(f'n_components={n_components} with sketch="identity"; needed: "auto" or {d}')
-        return PlannedSketch(sketch, d, why)
-    _check_rows(source, sketch_class(sketch), sketch, needs_width=needs_n_features(sketch))
+        return PlannedSketch(sketch, int(d or 0), why)
     if options.fit_on == "all" and sketch in DATA_DEPENDENT:
         why += "; found on all rows, in a pass of its own"
     if n_components == "auto" and options.eps is not None:
@@ -90,7 +86,8 @@ def _check_rows(source: RowSource, sketch: Any, kind: str, *, needs_width: bool)
         raise InvalidParameterError(f'sketch="{kind}" takes dense rows; {source.name} is sparse: use "countsketch"')
     if needs_width and source.n_features is None:
         raise InvalidParameterError(
-            f"sketch={kind!r} needs the number of features beforehand, which {source.name} does not tell"
+            f'sketch="{kind}" needs the number of features beforehand, which {source.name} does not tell; '
+            "pass n_features with the data, or use another sketch"
         )
 
 
