@@ -27,10 +27,10 @@ def with_cached_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Pla
     """The plan, with rows cached as they are read if that saves long reading and all have room; same results."""
     rows = source.original
     # without a width, bytes are known after rows were read
-    is_unknown = rows.estimated_rows is None or (rows.n_features is None and budget.free_bytes is None)
-    if plan.passes - len(plan.passes_before) == 1 or not rows.decodes or is_unknown:
+    n_rows, has_width = rows.estimated_rows, rows.n_features is not None or budget.free_bytes is not None
+    if plan.passes - len(plan.passes_before) == 1 or not rows.decodes or n_rows is None or not has_width:
         return plan
-    needed = rows.estimated_rows * (decoded_row_bytes(rows) + PLACE_BYTES)
+    needed = n_rows * (decoded_row_bytes(rows) + PLACE_BYTES)
     room = budget.room_for_rows(plan.peak_bytes)
     if needed > room:
         return plan

@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import MemoryLimitError
@@ -75,29 +74,6 @@ def test_chunks_grow_with_the_largest_sources_alone():
     assert [chunk_bytes(n) for n in (10**8, 10**11, at_16_mib)] == 3 * [16 * MIB]
     assert chunk_bytes(10 * at_16_mib) == 160 * MIB
     assert chunk_bytes(10 * at_16_mib, largest=64 * MIB) == 64 * MIB
-
-
-@pytest.fixture(params=["dense", "sparse"])
-def source(request, tmp_path):
-    """Rows of 64 features, or text: 3,000 rows of some 40 words."""
-    rng = np.random.default_rng(0)
-    if request.param == "dense":
-        np.save(tmp_path / "x.npy", rng.normal(size=(16_000, 64)).astype(np.float32))
-        return open_source(tmp_path / "x.npy")
-    lines = ("0 " + " ".join(f"{j}:1" for j in np.unique(rng.zipf(1.3, 40) % 9000 + 1)) for _ in range(3000))
-    (tmp_path / "x.svm").write_text("\n".join(lines) + "\n")
-    return open_source(tmp_path / "x.svm")
-
-
-def test_cuts_are_those_of_the_chunks(source):
-    for target in (10_000, 1 << 20):
-        sizes = [chunk.n_bytes for chunk in source.chunks(target)]
-        assert (len(source.chunks(target)), source.chunks(target).largest_bytes) == (len(sizes), max(sizes))
-        assert source.chunks(target).total_bytes == sum(sizes)
-
-
-def test_what_only_streams_has_no_cuts():
-    assert len(open_source(chunk for chunk in [np.eye(3)]).chunks(100)) == 0
 
 
 def test_steps_on_a_few_rows_do_not_grow_with_all():
