@@ -22,6 +22,7 @@ from streamkm.preparation.columns import (
     member,
     restored_columns,
 )
+from streamkm.preparation.moments import SUM_BYTES
 from streamkm.preparation.scaling import Fill, Scaling, Table, lengthened
 
 TOTAL = 10_000.0
@@ -103,6 +104,10 @@ class Preparation:
     def finding(self) -> tuple[str, ...]:
         """The steps that need a pass over all rows."""
         return tuple(step for step in self.steps if step in FOUND)
+
+    def sums_bytes(self, n_features: int | None) -> int:
+        """Bytes of the sums that each call of the preparation's pass holds."""
+        return SUM_BYTES * (1 + (n_features or 0)) if {FILL, "standardize"} & set(self.steps) else 0
 
     @property
     def is_complete(self) -> bool:

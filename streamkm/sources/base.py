@@ -78,9 +78,7 @@ class RowSource(ABC):
     stages_before: tuple[Stage, ...] = ()  # passes over the data that were needed to open the source
     feature_names: tuple[str, ...] | None = None  # names of the columns
     tfidf: Any = None  # the `TfIdf` that weights the rows
-    computed: Any = None  # the Dask source whose tasks make the rows: a cluster gets the graph of each chunk
     prepared_by: Preparation | None = None  # the preparation of the rows of `original`
-    sums_bytes: int = 0  # of the sums that each call of the preparation's pass holds
     id_column: str | None = None  # the column that identifies rows, whose values `ids` yields
 
     def take_after(self, source: RowSource, **changed: Any) -> None:
@@ -129,6 +127,11 @@ class RowSource(ABC):
     def original(self) -> RowSource:
         """The source before its preparation; the source itself if there is none."""
         return self
+
+    @property
+    def computed(self) -> Any:
+        """The Dask source whose tasks make the rows, if any: a cluster gets the graph of each chunk."""
+        return None
 
     def original_bytes(self, target_bytes: int) -> int:
         """Decoded bytes of `original` that become `target_bytes` of these rows."""
@@ -194,6 +197,10 @@ class WrappedSource(RowSource):
     def estimated_occurring(self) -> int | None:
         return self.source.estimated_occurring
 
+    @property
+    def computed(self) -> Any:
+        return self.source.computed
+
     def chunks(self, target_bytes: int) -> ChunkRuns:
         found = self.source.chunks(self._source_bytes(target_bytes))
         return found if self.growth == 1 else found.resized(lambda n_bytes: n_bytes * self.growth)
@@ -230,7 +237,7 @@ class WrappedSource(RowSource):
         if source is self.source:
             return self
         other = copy(self)
-        other.source, other.computed = source, source.computed
+        other.source = source
         return other
 
     def _source_bytes(self, target_bytes: int) -> int:
@@ -246,7 +253,7 @@ class RemoteView(RowSource):
 
     def __init__(self, source: RowSource, describe: Callable[[int], str] | None = None) -> None:
         # the rows, and who makes them, are elsewhere
-        self.take_after(source, streams=True, computed=None, resident_bytes=0, unloaded_bytes=0, producer_bytes=0)
+        self.take_after(source, streams=True, resident_bytes=0, unloaded_bytes=0, producer_bytes=0)
         self._describe = describe
 
     def stream(self, target_bytes: int) -> NoReturn:  # noqa: ARG002

@@ -62,7 +62,6 @@ class PartsSource(RowSource):
         self.take_after(
             first,
             **told,
-            computed=None,
             name=f"{first.name} and {len(parts) - 1} more" if len(parts) > 1 else first.name,
             n_rows=sum(rows),
             n_features=max(widths),

@@ -10,8 +10,6 @@ import numpy as np
 
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.preparation import Preparation
-from streamkm.preparation.moments import SUM_BYTES
-from streamkm.preparation.preparation import FILL
 from streamkm.sources.base import Rows, RowSource, WrappedSource
 from streamkm.sources.chunks import Chunk, decoded_row_bytes
 
@@ -51,8 +49,6 @@ class PreparedRows(WrappedSource):
             is_sparse=source.is_sparse and width is None,
             n_features=source.n_features if width is None else width,
         )
-        if {FILL, "standardize"} & set(preparation.steps):
-            self.sums_bytes = SUM_BYTES * (1 + (self.estimated_features or 0))
 
     @property
     def original(self) -> RowSource:
