@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def open_configured(paths: str | Sequence[str], data: Mapping[str, Any], text: A
     tuples: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in hashing.items()}
     given = {**data, "format": form} | {name: each for name, each in reading.items() if each is not None}
     source = open_documents(files, hashing=FeatureHashing(**tuples), tfidf=weights, **given)
-    source.unloaded_bytes = COUNTED_BYTES if text.tfidf is True else 0
+    source.access = replace(source.access, unloaded_bytes=COUNTED_BYTES if text.tfidf is True else 0)
     return Opened(source, text.tfidf is True, {"format": form, **reading, **hashing}, text.sublinear_tf)
 
 

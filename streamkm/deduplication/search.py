@@ -150,7 +150,7 @@ def dedupe(
     check_value("keep", keep, one_of(("nearest", "farthest")))
     check_value("invalid", invalid, one_of(("raise", "skip")))
     source = open_source(X)
-    if not source.replayable or source.is_sketched:
+    if not source.access.replayable or source.is_sketched:
         what = "holds sketched rows" if source.is_sketched else "can be read only once"
         raise InvalidInputError(f"{source.name} {what}; near-duplicates are looked for in original rows, read again")
     estimator = StreamKMeans(

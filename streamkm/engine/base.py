@@ -62,7 +62,7 @@ class Executor(ABC):
         Executors make the items because they differ in what travels with a chunk: nothing, its rows, or the graph that
         makes them. `passes.reader` alone reads items.
         """
-        if source.streams:
+        if source.access.streams:
             for rows in source.stream(target_bytes):
                 yield rows, len(rows.places)
         else:

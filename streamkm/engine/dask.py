@@ -82,7 +82,7 @@ class DaskCluster(Executor):
 
     def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
         """See `Executor.items`; rows read here are sent to workers, chunks of Dask arrays come with their graphs."""
-        if source.streams or source.in_process:
+        if source.access.streams or source.access.in_process:
             for rows in source.stream(target_bytes):
                 yield self._sent(calls.measurable(rows)), len(rows.places)
             return
@@ -95,7 +95,7 @@ class DaskCluster(Executor):
         if source.computed:
             graphs = source.computed.graphs()
             make, is_placed = self._graph_items(source, graphs), not graphs.futures
-        sizes = len(chunks), chunks.largest_bytes, source.shared_bytes
+        sizes = len(chunks), chunks.largest_bytes, source.access.shared_bytes
         self._reading = Reading(*sizes, make is None, is_placed, n_rows=source.estimated_rows or 0)
         for chunk in chunks:
             yield chunk if make is None else make(chunk), None if source.n_rows is None else chunk.stop - chunk.start
@@ -125,7 +125,7 @@ class DaskCluster(Executor):
         ) from failed
 
     def for_calls(self, source: RowSource) -> RowSource:
-        return source.remote_view() if source.in_process or source.computed else source
+        return source.remote_view() if source.access.in_process or source.computed else source
 
     def _graph_items(self, source: RowSource, graphs: RowGraphs) -> Callable[[Chunk], tuple[Chunk, Any, list[Any]]]:
         """The function that makes an item of a chunk: with its graph, and futures of the values that the graph needs.

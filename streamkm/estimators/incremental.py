@@ -272,7 +272,7 @@ class IncrementalKMeans(DescribedKMeans):
         check_stream_parameters(self)
         place, table = label_places(labels_to)
         source, rows, weights = self._opened(X, sample_weight, ids=table is not None)
-        if not source.replayable:
+        if not source.access.replayable:
             remedy = "pass a list of chunks or a function that returns a fresh iterator, or call partial_fit"
             raise InvalidInputError(f"{source.name} can be read only once, and update reads rows twice; {remedy}")
         stream = self._stream_for(rows)
@@ -443,7 +443,7 @@ class IncrementalKMeans(DescribedKMeans):
         weights.check_rows(n_rows, source.name)
         stream.dtype = np.promote_types(stream.dtype, centers_dtype(rows.dtype))
         self._follow(stream, vars(self).get("n_steps_", 0) + 1)
-        self._last_rows = source if source.replayable else None
+        self._last_rows = source if source.access.replayable else None
 
     def _preparation(self, source: RowSource) -> Preparation | None:
         """The steps of `preprocess`, which need no look at all rows."""

@@ -161,9 +161,9 @@ def _with_known_names(estimator: Any, source: RowSource, *, reset: bool, named: 
         warnings.warn(f"{text}: the order of columns cannot be checked", StreamkmWarning, stacklevel=4)
     elif names is not None:
         # a frame or AnnData object must have the columns of the fit in their order, as scikit-learn has it
-        by_name = (not source.streams or isinstance(source, IterableSource)) and not source.computed and named
+        by_name = (not source.access.streams or isinstance(source, IterableSource)) and not source.computed and named
         order = (order_of if by_name else check_same_columns)(names, tuple(known), source.name, "the fit")
-        if order is not None and not source.streams:
+        if order is not None and not source.access.streams:
             return ChosenColumns(source, order.tolist())
         source.feature_names = tuple(known)  # by which an iterable reads each of its chunks
     return source

@@ -323,7 +323,7 @@ class StreamKMeans(DescribedKMeans):
         check_parameters(self)
         source, weights = open_weighted(self, X, sample_weight, reset=True)
         place, table = label_places(labels_to)
-        if labels_to is not None and not source.replayable:
+        if labels_to is not None and not source.access.replayable:
             raise InvalidInputError(
                 f"{source.name} can be read only once, so labels cannot be written during the fit. Leave out labels_to "
                 "and save labels_ afterwards"
@@ -479,7 +479,7 @@ def rows_to_cluster(estimator: Any, source: RowSource) -> RowSource:
 
 def labels_stay(executor: Any, source: RowSource, *, has_checkpoint: bool = False) -> bool:
     """Whether unwritten labels stay on workers, which can make them again if no checkpoint saves them."""
-    by_workers = source.replayable and not source.in_process and not source.streams
+    by_workers = source.access.replayable and not source.access.in_process and not source.access.streams
     return is_on_cluster(executor) and by_workers and not has_checkpoint
 
 

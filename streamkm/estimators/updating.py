@@ -209,7 +209,7 @@ def relabel_rows(
     weights = labelling.weights
     with _opened(labelling, stream, labels_to, checkpoint, "relabel") as context:
         known = [n_rows for _, n_rows, *_ in labelling.reader.items(context.executor, weights.each, None)]
-        if None in known or labelling.reader.source.streams:
+        if None in known or labelling.reader.source.access.streams:
             chunk_rows = observe_rows(context, labelling, replace(empty, reach=none)).chunk_rows
         else:
             chunk_rows = np.array(known, np.int64)

@@ -124,7 +124,7 @@ def count_and_weight(
     """Rows weighted by their own document frequencies, with the pass that counted them; see `fit_idf`."""
     held, start = resident_bytes(), TfIdf(CountFeatures().start(), **weights)
     TfIdfRows(source, start)  # refuses rows that cannot be weighted
-    if not source.replayable:
+    if not source.access.replayable:
         raise InvalidInputError(
             f"{source.name} can be read once only, and document frequencies take a pass of their own; pass a list or a "
             f"callable that returns a fresh iterator, or tfidf=False"
@@ -132,7 +132,7 @@ def count_and_weight(
     frequencies, stage = _counted(source, executor, memory_limit)
     rows = TfIdfRows(source, replace(start, frequencies=frequencies))
     # plans before and after are the same, so a refusal names a sufficient limit
-    rows.unloaded_bytes = max(0, held + COUNTED_BYTES - resident_bytes())
+    rows.access = replace(rows.access, unloaded_bytes=max(0, held + COUNTED_BYTES - resident_bytes()))
     rows.stages_before = (*source.stages_before, stage)
     return rows
 

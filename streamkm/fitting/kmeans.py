@@ -73,10 +73,10 @@ def _choose_rows(context: FitContext, state: FitState, as_read: Sketched | None)
     by cluster. They are read once more if an earlier run sampled them.
     """
     plan, source = context.plan, context.reader.source
-    if as_read is not None and as_read.blocks is not None and not source.replayable:
+    if as_read is not None and as_read.blocks is not None and not source.access.replayable:
         state.once = as_read
         return
     fits = plan.n_rows is not None and plan.n_rows <= plan.sample_rows and plan.cluster_on == "sample"
     original = source.n_features is not None and plan.space_for(source.n_features) == "original"
-    if fits and original and source.in_process and not len(context.weights):
+    if fits and original and source.access.in_process and not len(context.weights):
         state.sample = (as_read or read_once(context)).sample

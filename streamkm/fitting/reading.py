@@ -66,7 +66,7 @@ def normalize_rows(context: FitContext, sketched: Sketched) -> NormalizedRows:
     if sketched.coreset is not None:
         coreset = replace(sketched.coreset, X=inner.rows(sketched.coreset.X))
     normalized = replace(sketched, sample=sample, blocks=blocks, coreset=coreset)
-    if context.reader.source.replayable:
+    if context.reader.source.access.replayable:
         sketched = replace(sketched, blocks=None)
     return NormalizedRows(sketched, normalized, sketch, normalization)
 
@@ -236,7 +236,7 @@ def _sketched(
     coreset = None if sketch is None else plan.coreset_rule(settings.n_clusters, settings.seed64("coreset"))
     gathered = Gathered(rule, coreset)
     is_lost = sketch is not None and gathered.tree is None and context.spill is None  # with the workers
-    saved = None if is_lost or not source.replayable else record
+    saved = None if is_lost or not source.access.replayable else record
     with context.progress.stage(name, n_chunks) as stage:
         return sketch_pass(context, gathered, stage, sketch=sketch, chunk_rows=chunk_rows, record=saved)
 

@@ -84,7 +84,7 @@ def _values_text(values: NDArray[Any], is_sparse: bool, names: Sequence[str] | N
 def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
     """Words of evenly spread documents, or of the first of a stream; None without documents to read again."""
     text = hashed_text(source)
-    if text is None or not text.replayable:
+    if text is None or not text.access.replayable:
         return None
     counts: dict[str, int] = {}
     with progress.stage("words") as stage:
@@ -96,7 +96,7 @@ def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
 
 
 def _pieces(text: HashedText) -> Iterator[Batch]:
-    if text.streams:
+    if text.access.streams:
         return islice(text.batches(PIECE_BYTES), PIECES)
     chunks = ChunkRuns.of(text.cuts(PIECE_BYTES))
     numbers = np.unique(np.linspace(0, len(chunks) - 1, PIECES).astype(int))

@@ -47,7 +47,7 @@ def planned_rows(source: RowSource, preparation: Preparation) -> RowSource:
         raise InvalidInputError(
             f"the rows of {source.name} are sketched already, and steps are for original rows; leave {named} out"
         )
-    if preparation.finding and not source.replayable:
+    if preparation.finding and not source.access.replayable:
         step = preparation.finding[0]
         named = 'invalid="mean"' if step == FILL else f"the step {step!r}"
         raise InvalidInputError(

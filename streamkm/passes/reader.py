@@ -157,7 +157,7 @@ class SourceRows:
         source = self.row_reader.source
         if self.chunk_rows is not None:
             return len(self.chunk_rows)
-        return 1 if source.streams else len(source.chunks(self.row_reader.target_bytes))
+        return 1 if source.access.streams else len(source.chunks(self.row_reader.target_bytes))
 
     def items(self, executor: Executor) -> Iterator[ReadItem]:
         """See `RowReader.items`."""
@@ -170,7 +170,7 @@ class SourceRows:
     def large(self, state_bytes: float) -> Large:
         """Whether states or items decide the runs of a fold with states of this size; see `Executor.fold`."""
         source, is_large = self.row_reader.source, state_bytes > self.row_reader.target_bytes
-        if source.streams or (source.sequential and not is_large):
+        if source.access.streams or (source.access.sequential and not is_large):
             return "items"
         return "state" if is_large else None
 

@@ -28,7 +28,7 @@ def with_cached_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Pla
     rows = source.original
     # without a width, bytes are known after rows were read
     n_rows, has_width = rows.estimated_rows, rows.n_features is not None or budget.free_bytes is not None
-    if plan.passes - len(plan.passes_before) == 1 or not rows.decodes or n_rows is None or not has_width:
+    if plan.passes - len(plan.passes_before) == 1 or not rows.access.decodes or n_rows is None or not has_width:
         return plan
     needed = n_rows * (decoded_row_bytes(rows) + PLACE_BYTES)
     room = budget.room_for_rows(plan.peak_bytes)
@@ -106,7 +106,7 @@ def choose(
 def _sized(source: RowSource, memory_model: MemoryModel, sizes: Sizes, cut: ChunkRuns) -> MemoryModel:
     """The memory model with these sizes, for rows that are cut like this."""
     n_rows = source.estimated_rows
-    n_chunks = MANY_CHUNKS if n_rows is None or source.streams else max(1, len(cut))
+    n_chunks = MANY_CHUNKS if n_rows is None or source.access.streams else max(1, len(cut))
     return replace(
         memory_model,
         chosen=sizes,
@@ -181,7 +181,7 @@ def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regi
     source, cluster_on = asked.source, chosen.cluster_on
     n_rows, several = source.estimated_rows, len(asked.spaces) > 1
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
-    counts_first = asked.weighted and source.n_rows is None and not source.streams
+    counts_first = asked.weighted and source.n_rows is None and not source.access.streams
     steps = () if source.prepared_by is None else source.prepared_by.finding
     before = tuple(stage.name for stage in source.stages_before)
     fit_passes = int(asked.streamed if asked.map is None else asked.map.projected)

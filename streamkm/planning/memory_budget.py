@@ -56,9 +56,9 @@ class MemoryBudget:
         """The budget for these rows, of the client of a cluster or alone; see `core.memory.memory_limit_bytes`."""
         limit, process = memory_limit_bytes(memory_limit), process_memory(memory_limit, source, on_cluster=on_cluster)
         free = None if is_given(memory_limit) else available_memory()
-        base = process + source.resident_bytes
+        base = process + source.access.resident_bytes
         # before anything asks for rows, which would load them
-        if source.resident_bytes and source.unloaded_bytes and base > limit:
+        if source.access.resident_bytes and source.access.unloaded_bytes and base > limit:
             room = -(-base // MIB) + LOADED_ROOM_MIB
             raise MemoryLimitError(
                 f"{source.name} can only be loaded whole, and needs about {human_bytes(base)}, above the limit of "
@@ -70,7 +70,7 @@ class MemoryBudget:
         """Decoded bytes of a chunk: those asked for, or the default, or less if that has no room."""
         if asked != "auto":
             return int(asked)
-        share = SHARE * source.read_factor * PLANNED_THREADS
+        share = SHARE * source.access.read_factor * PLANNED_THREADS
         return default_chunk_bytes(source, row_bytes=row_bytes, largest=int(self._room / share))
 
     def threads(self, n_threads: int, peak: Callable[[int], int]) -> int:
@@ -141,10 +141,11 @@ def reading_of(
     source: RowSource, n_threads: int, largest: int, *, n_chunks: int = 1, on_cluster: bool = False
 ) -> ReadingMemory:
     """The memory of reading a source whose largest chunk has `largest` decoded bytes."""
+    access = source.access
     return ReadingMemory(
-        n_threads=n_threads, read_factor=source.read_factor, largest_chunk=largest, n_chunks=n_chunks,
-        producer_bytes=source.producer_bytes, shared_bytes=source.shared_bytes, streams=source.streams,
-        sequential=source.sequential, on_cluster=on_cluster, sent=on_cluster and (source.streams or source.in_process),
+        n_threads=n_threads, read_factor=access.read_factor, largest_chunk=largest, n_chunks=n_chunks,
+        producer_bytes=access.producer_bytes, shared_bytes=access.shared_bytes, streams=access.streams,
+        sequential=access.sequential, on_cluster=on_cluster, sent=on_cluster and (access.streams or access.in_process),
     )  # fmt: skip
 
 
@@ -202,9 +203,9 @@ def with_line_limit(
     if not is_given(memory_limit):
         return source
     limit_bytes = memory_limit_bytes(memory_limit)
-    n_readers = 1 if source.streams else n_threads
+    n_readers = 1 if source.access.streams else n_threads
     left = limit_bytes - peak_bytes
-    room = (left // n_readers if left > 0 else left) + int(source.read_factor * chunk_bytes)
+    room = (left // n_readers if left > 0 else left) + int(source.access.read_factor * chunk_bytes)
     return source.with_line_limit(LineLimit(limit_bytes, room, n_readers))
 
 

@@ -38,11 +38,11 @@ def process_memory(memory_limit: Any, source: RowSource, *, on_cluster: bool = F
     given = given_process_memory(memory_limit)
     if given is not None:
         return given
-    libraries = {*source.libraries, *(("distributed",) if on_cluster else ())}
+    libraries = {*source.access.libraries, *(("distributed",) if on_cluster else ())}
     for library in libraries - {"words"}:  # a fit loads them: measured, not assumed
         with suppress(ImportError):
             import_module(library)
-    held = max(LEAST_BYTES, resident_bytes() - source.resident_bytes + source.unloaded_bytes)
+    held = max(LEAST_BYTES, resident_bytes() - source.access.resident_bytes + source.access.unloaded_bytes)
     # a fit that has loaded its kernels ends by looking for the nearest centers
     has_fitted = getattr(nearest_csr if source.is_sparse else nearest_dense, "signatures", True)
     more = (LATER_BYTES if has_fitted else FIRST_BYTES) + WORDS_BYTES * ("words" in libraries)

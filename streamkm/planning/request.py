@@ -89,7 +89,7 @@ class FitRequest:
     @property
     def once(self) -> bool:
         """Whether rows can be read once only."""
-        return not self.source.replayable
+        return not self.source.access.replayable
 
     @property
     def sketch_answers(self) -> SketchAnswers | type[SketchAnswers]:
@@ -268,7 +268,7 @@ def clusters_all(request: FitRequest, sample_rows: int) -> bool:
     if request.coreset != "auto" or request.once:
         return False
     if request.found:
-        along = not request.sketch_answers.needs_polishing and not request.streamed and not source.streams
+        along = not request.sketch_answers.needs_polishing and not request.streamed and not source.access.streams
         n_rows = source.n_rows if along else None
     else:
         n_rows = source.estimated_rows if request.polishes and source.is_sparse else None

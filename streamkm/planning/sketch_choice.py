@@ -100,6 +100,6 @@ def _auto_sketch(source: RowSource, n_components: int | str) -> tuple[str, str]:
         return "identity", f"{'sparse' if source.is_sparse else 'dense'} rows of up to {enough:,} features need none"
     if source.is_sparse:
         return "countsketch", "sparse rows stay sparse, so that many components cost nothing"
-    if not source.replayable:
+    if not source.access.replayable:
         return "countsketch", "rows that are seen once are sketched as they come"
     return "pca", "wide dense rows are clustered by the principal directions of the row sample"

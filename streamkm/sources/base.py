@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -35,6 +35,25 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """How rows of a source are read, and the memory that this takes."""
+
+    streams: bool = False  # whether rows come only in order: there are no chunks, and `stream` is overridden
+    replayable: bool = True  # whether `stream` can be called more than once
+    sequential: bool = False  # whether a chunk is read fastest right after its predecessor, by whichever thread
+    decodes: bool = False  # whether reading takes much longer than a copy: text, and compressed or remote data
+    in_process: bool = False  # whether the rows lie in this process's memory, from where a cluster gets them
+    read_factor: float = 1.5  # peak memory of a thread that reads a chunk, over the chunk's decoded bytes
+    producer_bytes: int = 0  # memory of this process that the producer of the rows takes, whatever the size of chunks
+    resident_bytes: int = 0  # memory of this process that the rows take, whatever is read,
+    unloaded_bytes: int = 0  # of which these are taken when rows are first asked for, and were not yet
+    shared_bytes: int = 0  # decoded bytes of the storage that two neighbouring chunks share, and both read
+    # libraries that are loaded in addition to those of every fit: "h5py", "zarr", "pyarrow", "fsspec", and "words" for
+    # the analyzer of texts
+    libraries: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class IndexedRows(ABC):
     """Rows of a chunk whose places are known and whose values are not read yet."""
 
@@ -55,22 +74,10 @@ class RowSource(ABC):
     dtype: np.dtype[Any]  # of the values as read
     is_sparse: bool  # whether `Rows.X` is a csr_array
     n_bytes: int | None  # stored bytes that one pass reads (compressed size); None if unknown
+    access: Access = Access()
     stored_dtype: np.dtype[Any] | None = None  # of the values in the files; None if files hold no values
-    streams: bool = False  # whether rows come only in order: there are no chunks, and `stream` is overridden
-    replayable: bool = True  # whether `stream` can be called more than once
     has_long_integers: bool = False  # whether columns that are read as floats are stored as integers of 64 bits
     is_sketched: bool = False  # whether the rows are those of a sketch store
-    read_factor: float = 1.5  # peak memory of a thread that reads a chunk, over the chunk's decoded bytes
-    producer_bytes: int = 0  # memory of this process that the producer of the rows takes, whatever the size of chunks
-    resident_bytes: int = 0  # memory of this process that the rows take, whatever is read,
-    unloaded_bytes: int = 0  # of which these are taken when rows are first asked for, and were not yet
-    # libraries that are loaded in addition to those of every fit: "h5py", "zarr", "pyarrow", "fsspec", and "words" for
-    # the analyzer of texts
-    libraries: tuple[str, ...] = ()
-    shared_bytes: int = 0  # decoded bytes of the storage that two neighbouring chunks share, and both read
-    sequential: bool = False  # whether a chunk is read fastest right after its predecessor, by whichever thread
-    decodes: bool = False  # whether reading takes much longer than a copy: text, and compressed or remote data
-    in_process: bool = False  # whether the rows lie in this process's memory, from where a cluster gets them
     missing_chunks: str = ""  # how many storage chunks the files lack, and where; they are read as a fill value
     files: tuple[str, ...] = ()  # local files and directories that hold the rows
     # options by which rows are made from the files (``documents``, ``hashing``, ``tfidf``), if files hold no rows
@@ -104,7 +111,8 @@ class RowSource(ABC):
     @property
     def lies_as_read(self) -> bool:
         """Whether dense rows are stored in local files as they are read, so that reads cost as much as copies."""
-        there = self.files and not (self.is_sparse or self.decodes or self.in_process or self.streams)
+        access = self.access
+        there = self.files and not (self.is_sparse or access.decodes or access.in_process or access.streams)
         return bool(there) and self.prepared_by is None and self.computed is None
 
     def chunks(self, target_bytes: int) -> ChunkRuns:  # noqa: ARG002
@@ -172,7 +180,7 @@ class RowSource(ABC):
 
     def remote_view(self) -> RowSource:
         """Return the source for calls on a cluster that get its rows sent: cheap to pickle, with the same places."""
-        return RemoteView(self) if self.in_process else self
+        return RemoteView(self) if self.access.in_process else self
 
 
 class WrappedSource(RowSource):
@@ -253,7 +261,8 @@ class RemoteView(RowSource):
 
     def __init__(self, source: RowSource, describe: Callable[[int], str] | None = None) -> None:
         # the rows, and who makes them, are elsewhere
-        self.take_after(source, streams=True, resident_bytes=0, unloaded_bytes=0, producer_bytes=0)
+        access = replace(source.access, streams=True, resident_bytes=0, unloaded_bytes=0, producer_bytes=0)
+        self.take_after(source, access=access)
         self._describe = describe
 
     def stream(self, target_bytes: int) -> NoReturn:  # noqa: ARG002

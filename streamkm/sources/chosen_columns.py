@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class ChosenColumns(WrappedSource):
             n_features=len(chosen),
             feature_names=chosen,
             made_with={**(source.made_with or {}), "genes": list(chosen)},
-            read_factor=source.read_factor + 1,  # both are there at the same time
+            access=replace(source.access, read_factor=source.access.read_factor + 1),  # both are there at the same time
             **changed,
         )
 
@@ -47,7 +48,7 @@ class ChosenColumns(WrappedSource):
 
 def choosable(source: RowSource) -> RowSource:
     """The source, if `genes` can choose its columns. Raises InvalidParameterError: a stream, a table, no names."""
-    if source.computed or source.streams or source.feature_names is None or "table" in (source.made_with or {}):
+    if source.computed or source.access.streams or source.feature_names is None or "table" in (source.made_with or {}):
         raise InvalidParameterError(
             f"genes= does not apply to {source.name}; needed: cells whose genes have names, in files or memory, as of "
             f"AnnData and 10x Genomics. AnnData's own names, 0, 1, 2, ..., are none: set adata.var_names, as to gene0, "

@@ -120,6 +120,6 @@ def decoded_row_bytes(source: Any) -> int:
     """Approximate bytes of a row in memory."""
     if not source.is_sparse and source.n_features is not None:
         return max(1, source.n_features * source.dtype.itemsize)
-    if not source.streams and source.estimated_rows:
+    if not source.access.streams and source.estimated_rows:
         return max(1, source.chunks(LARGEST_CHUNK_BYTES).total_bytes // source.estimated_rows)
     return UNKNOWN_ROW_BYTES

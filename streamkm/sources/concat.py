@@ -53,23 +53,27 @@ class PartsSource(RowSource):
         self._starts = np.cumsum([0, *rows])  # (parts + 1,); rows in front of each part
         sizes = [part.n_bytes for part in parts]
         rules: dict[Any, tuple[str, ...]] = {
-            all: ("replayable", "is_sketched"),
+            all: ("replayable",),
             any: ("sequential", "decodes"),
             max: ("read_factor", "producer_bytes", "shared_bytes"),
             sum: ("resident_bytes", "unloaded_bytes"),
         }
-        told = {name: rule(getattr(part, name) for part in parts) for rule, names in rules.items() for name in names}
+        access = replace(
+            first.access,
+            **{name: rule(getattr(part.access, name) for part in parts) for rule in rules for name in rules[rule]},
+            libraries=tuple(dict.fromkeys(library for part in parts for library in part.access.libraries)),
+            # Dask arrays among them: their graphs may hold rows too
+            in_process=any(part.access.in_process or part.computed for part in parts),
+        )
         self.take_after(
             first,
-            **told,
+            access=access,
+            is_sketched=all(part.is_sketched for part in parts),
             name=f"{first.name} and {len(parts) - 1} more" if len(parts) > 1 else first.name,
             n_rows=sum(rows),
             n_features=max(widths),
             dtype=np.result_type(*(part.dtype for part in parts)),
             n_bytes=None if None in sizes else sum(size or 0 for size in sizes),
-            libraries=tuple(dict.fromkeys(library for part in parts for library in part.libraries)),
-            # Dask arrays among them: their graphs may hold rows too
-            in_process=any(part.in_process or part.computed for part in parts),
             files=tuple(dict.fromkeys(file for part in parts for file in part.files)),
             missing_chunks="; ".join(part.missing_chunks for part in parts if part.missing_chunks),
         )
@@ -98,10 +102,10 @@ class PartsSource(RowSource):
         part = self.parts[number]
         described = part.describe(int(place - self._starts[number]))
         # arrays have no names of their own
-        return f"{described} (number {number:,} of the list)" if part.in_process else described
+        return f"{described} (number {number:,} of the list)" if part.access.in_process else described
 
     def remote_view(self) -> RowSource:
-        if not self.in_process:
+        if not self.access.in_process:
             return self
         sent = copy(self)
         sent.parts = tuple(part.remote_view() for part in self.parts)

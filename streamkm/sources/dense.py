@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import Rows, RowSource, row_places
+from streamkm.sources.base import Access, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
+
+READ_FACTOR = 4.0  # of stored arrays, whose decoders hold several pieces, compressed and not
 
 MOST_CHUNKS = 1 << 24
 """Largest number of chunks of a source: 256 TiB in chunks of 16 MiB."""
@@ -36,7 +38,6 @@ class DenseSource(RowSource):
     """Rows of a stored array (n, d). Raises InvalidInputError: not two-dimensional, empty, or not of real numbers."""
 
     is_sparse = False
-    read_factor = 4.0  # decoders hold several pieces, compressed and not
 
     def __init__(self, array: StoredArray) -> None:
         check_matrix(array.shape, array.dtype, array.name)
@@ -45,9 +46,10 @@ class DenseSource(RowSource):
         self.n_rows, self.n_features = array.shape
         self.dtype, self.stored_dtype = decoded_dtype(array.dtype, array.name), array.dtype.newbyteorder("=")
         self.n_bytes = array.n_bytes
-        self.in_process = array.in_process
-        self.decodes = array.decodes
-        self.files, self.libraries, self.missing_chunks = array.files, array.libraries, array.missing_chunks
+        self.access = Access(
+            in_process=array.in_process, decodes=array.decodes, libraries=array.libraries, read_factor=READ_FACTOR
+        )
+        self.files, self.missing_chunks = array.files, array.missing_chunks
 
     def details(self) -> dict[str, str]:
         lacking = {label: text.rpartition(": ")[2] for label, text in super().details().items()}

@@ -39,7 +39,7 @@ def fingerprint(source: RowSource) -> dict[str, Any]:
         described["made_with"] = json.loads(json.dumps(dict(source.made_with)))
     if source.files:
         return {**described, "files": [file_fingerprint(path) for path in source.files]}
-    return {**described, "sample": None if source.streams or source.computed else _sampled_rows(source)}
+    return {**described, "sample": None if source.access.streams or source.computed else _sampled_rows(source)}
 
 
 def file_fingerprint(path: str) -> dict[str, Any]:

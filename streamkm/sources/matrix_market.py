@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from scipy.io import mminfo, mmread
 
 from streamkm.core.exceptions import SourceError
-from streamkm.sources.base import RowSource
+from streamkm.sources.base import Access, RowSource
 from streamkm.sources.binary.numpy_files import LoadedSource
 from streamkm.sources.compressed_text import compression_of, decompressor
 from streamkm.sources.local import unchanged
@@ -32,7 +32,6 @@ class MatrixMarketSource(LoadedSource):
     (behind the header, `read` raises them); InvalidInputError: no rows or columns.
     """
 
-    decodes = True
     dtype = np.dtype(np.float64)
     n_rows: int
     n_features: int
@@ -47,7 +46,8 @@ class MatrixMarketSource(LoadedSource):
                 raise ValueError(f"{field}, {n:,} x {d:,} and {symmetry}; rows must be real, symmetry of coordinates")
         check_matrix((n, d), self.dtype, self.name)
         self.n_bytes = file_size(self._path)
-        self.resident_bytes = self.unloaded_bytes = _ENTRY_BYTES * self._n_entries if self.is_sparse else 24 * n * d
+        n_bytes = _ENTRY_BYTES * self._n_entries if self.is_sparse else 24 * n * d
+        self.access = Access(in_process=True, decodes=True, resident_bytes=n_bytes, unloaded_bytes=n_bytes)
 
     def details(self) -> dict[str, str]:
         return {"format": "Matrix Market", "entries": f"{self._n_entries:,}", "chunks": "none, read as a whole"}

@@ -174,7 +174,7 @@ def join(parts: list[RowSource]) -> RowSource:
     if len(parts) == 1:
         return parts[0]
     for number, part in enumerate(parts):
-        if part.streams:
+        if part.access.streams:
             raise InvalidInputError(f"item {number} of the list ({part.name}) is no matrix and no path; open it alone")
     from streamkm.sources.concat import PartsSource
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,13 +40,13 @@ class PreparedRows(WrappedSource):
             self.growth = max(least, width * dtype.itemsize / decoded_row_bytes(source))
             logger.info(DENSIFIED, source.name, ", ".join(preparation.finding), width)
         made_with = {**(source.made_with or {}), "steps": preparation.described()}
-        read_factor = source.read_factor / self.growth + 1  # both are there at the same time
+        read_factor = source.access.read_factor / self.growth + 1  # both are there at the same time
         self.take_after(
             source,
             prepared_by=preparation,
             dtype=dtype,
             made_with=made_with,
-            read_factor=read_factor,
+            access=replace(source.access, read_factor=read_factor),
             is_sparse=source.is_sparse and width is None,
             n_features=source.n_features if width is None else width,
         )
@@ -62,7 +63,7 @@ class PreparedRows(WrappedSource):
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         for rows in self.source.stream(self.original_bytes(target_bytes)):
-            for piece in pieces(rows, self.prepared_by, target_bytes) if self.streams else (rows,):
+            for piece in pieces(rows, self.prepared_by, target_bytes) if self.access.streams else (rows,):
                 yield self._applied(piece)
 
     def describe(self, place: int) -> str:
@@ -118,7 +119,7 @@ class CachedRows(WrappedSource):
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         wanted = target_bytes == self._chunk_bytes
-        if not self.streams:
+        if not self.access.streams:
             yield from RowSource.stream(self, target_bytes)
             return
         if wanted and self._pieces is not None:

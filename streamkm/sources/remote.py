@@ -138,7 +138,7 @@ def is_remote(path: str) -> bool:
 
 
 def remote_library(*paths: str) -> tuple[str, ...]:
-    """The library for URLs among paths, in the form of `RowSource.libraries`."""
+    """The library for URLs among paths, in the form of `Access.libraries`."""
     return ("fsspec",) if any(map(is_remote, paths)) else ()
 
 

@@ -37,9 +37,9 @@ class StoredArray(ABC):
     unit_rows: int
     n_bytes: int | None  # stored bytes, compressed
     unit_bytes: int = 0  # decoded bytes of a storage chunk, with what lies beyond the array
-    missing_chunks: str = ""  # as of `RowSource`
+    missing_chunks: str = ""  # as of `Origin`
     format: str = "stored"  # what it is stored in, for people: ``HDF5``
-    decodes: bool = False  # as of `RowSource`
+    decodes: bool = False  # as of `Access`
     # whether the values lie in this process's memory, or can be reached from this process alone
     in_process: bool = False
     # as of `RowSource`

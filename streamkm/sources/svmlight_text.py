@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.base import IndexedRows, Rows, RowSource
+from streamkm.sources.base import Access, IndexedRows, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.compressed_text import PLAIN, compression, describe_line, opened_text, read_text
 from streamkm.sources.remote import is_remote
@@ -64,7 +64,7 @@ class SvmlightSource(RowSource):
     """
 
     is_sparse = True
-    decodes = True
+    access = Access(decodes=True)
     n_rows = None
     n_bytes: int
     _kind: str | None = PLAIN  # of compression; None: that of each file
@@ -92,7 +92,7 @@ class SvmlightSource(RowSource):
             raise InvalidParameterError("paths must name at least one file, got none")
         self.files = self.paths
         if any(map(is_remote, self.paths)):
-            self.read_factor, self.libraries = REMOTE_READ_FACTOR, ("fsspec",)
+            self.access = replace(self.access, read_factor=REMOTE_READ_FACTOR, libraries=("fsspec",))
         self.n_features = None if n_features is None else int(n_features)
         self.zero_based = zero_based
         self.sizes = tuple(text_size(path) for path in self.paths)
@@ -240,7 +240,7 @@ class CompressedSvmlightSource(SvmlightSource):
     the bytes of the decompressed text.
     """
 
-    streams = True
+    access = Access(decodes=True, streams=True)
     _kind = None
     chunks, read, index_rows = RowSource.chunks, RowSource.read, RowSource.index_rows
 

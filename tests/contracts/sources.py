@@ -82,7 +82,7 @@ def assert_same_rows(got: Rows, wanted: Rows) -> None:
 
 def chunked(opened: Opened) -> RowSource:
     """The source, of which chunks can be read in any order."""
-    assert not opened.source.streams
+    assert not opened.source.access.streams
     return opened.source
 
 
@@ -102,7 +102,7 @@ class RowSourceContract:
                 getattr(self, name)(opened)
 
     def check_stream_gives_all_rows_in_order(self, opened: Opened) -> None:
-        assert opened.source.replayable, "a source that can be read once only has the contract OnePassContract"
+        assert opened.source.access.replayable, "a source that can be read once only has the contract OnePassContract"
         for target in TARGETS:
             with row(target=target):
                 streamed = opened.streamed(opened.target_bytes(target))
@@ -110,11 +110,11 @@ class RowSourceContract:
 
     def check_says_how_it_can_be_read(self, opened: Opened) -> None:
         source = opened.source
-        assert source.streams == (not list(source.chunks(1 << 20)))
+        assert source.access.streams == (not list(source.chunks(1 << 20)))
         sizes, cut = [chunk.n_bytes for chunk in source.chunks(300)], source.chunks(300)
         assert (len(cut), cut.largest_bytes) == (len(sizes), max(sizes, default=0))
         assert abs(cut.total_bytes - sum(sizes)) <= len(sizes)  # each rounded
-        if source.streams:
+        if source.access.streams:
             assert len(source.chunks(300)) == 0
             with pytest.raises(TypeError, match="streams rows"):
                 source.read(Chunk(0, 0, 0, 1, 1))
@@ -161,7 +161,7 @@ class RowSourceContract:
     def check_a_remote_view_is_small_and_describes_places_alike(self, opened: Opened) -> None:
         source = opened.source
         standing = pickle.loads(pickle.dumps(source.remote_view()))
-        if source.in_process:
+        if source.access.in_process:
             assert len(pickle.dumps(source.remote_view())) < 5_000
             with pytest.raises(TypeError, match="are in another process"):
                 next(iter(standing.stream(300)))
@@ -191,7 +191,7 @@ class OnePassContract(RowSourceContract):
 
     @pytest.mark.parametrize("target", TARGETS)
     def test_stream_gives_all_rows_in_order(self, opened: Opened, target: int | str) -> None:
-        assert not opened.source.replayable
+        assert not opened.source.access.replayable
         np.testing.assert_array_equal(
             assemble(opened.source.stream(opened.target_bytes(target)), opened.X.shape[1]), opened.X
         )

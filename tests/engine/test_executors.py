@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
 
@@ -303,8 +304,7 @@ def held_bytes(dask_scheduler):
 def test_few_large_results_are_on_workers(client, monkeypatch, chunks):
     """However slowly they are taken; where neighbours go to one worker, too."""
     source = open_source(np.zeros((60_000, 4), np.float32))
-    monkeypatch.setattr(source, "in_process", False)
-    source.shared_bytes, n_bytes = 16_000, 8 * 200_000
+    source.access, n_bytes = replace(source.access, in_process=False, shared_bytes=16_000), 8 * 200_000
     monkeypatch.setattr("streamkm.engine.dask_workers.LARGE_BYTES", 64_000)
     with open_executor(client) as workers:
         items = (chunk for chunk, _ in workers.items(source, 16_000)) if chunks else range(60)

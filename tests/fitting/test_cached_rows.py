@@ -10,7 +10,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans, open_source
 from streamkm.planning.process import AUTO_BYTES
-from streamkm.sources.base import Rows, RowSource, row_places
+from streamkm.sources.base import Access, Rows, RowSource, row_places
 from streamkm.sources.chunks import ChunkRuns
 from streamkm.sources.prepared import CachedRows, cached_rows
 from tests.limits import limited
@@ -21,7 +21,7 @@ PER_CHUNK = 100
 class SlowRows(RowSource):
     """Rows that count how often each chunk of them is read; reading is said to take long."""
 
-    name, decodes, is_sparse = "slow", True, False
+    name, is_sparse, access = "slow", False, Access(decodes=True)
 
     def __init__(self, X):
         self.X, self.dtype = X, X.dtype
@@ -126,8 +126,8 @@ def test_pieces_of_a_stream_are_kept_if_all_have_room(room):
         """The same in order only."""
 
         def __init__(self):
-            self.inner, self.replayable = SlowRows(rows()), True
-            self.take_after(self.inner, streams=True)
+            self.inner = SlowRows(rows())
+            self.take_after(self.inner, access=Access(streams=True))
 
         def stream(self, target_bytes):
             return self.inner.stream(target_bytes)

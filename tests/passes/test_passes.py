@@ -15,7 +15,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.labelling import Labelling
-from streamkm.sources.base import Rows, RowSource
+from streamkm.sources.base import Access, Rows, RowSource
 from streamkm.sources.chunks import ChunkRuns
 from tests import naive
 from tests.tables import cases
@@ -79,7 +79,7 @@ class StreamedSource(RowSource):
     """Rows in order only; counts the walks and how far each went."""
 
     name = "streamed"
-    streams = True
+    access = Access(streams=True)
     n_rows = n_bytes = None
 
     def __init__(self, X, piece=10):

@@ -186,7 +186,7 @@ def test_threads_take_pieces_of_a_row_group_in_turn(tmp_path, monkeypatch):
     )
     options = {"executor": 2, "chunk_bytes": X.nbytes // 60, "max_iter": 2, "refine": 0, "n_init": 1}
     source = open_source(str(tmp_path / "x.parquet"))
-    assert source.sequential
+    assert source.access.sequential
     begun.clear()
     fitted = StreamKMeans(4, preprocess=["standardize"], **(COMMON | options)).fit(source)
     assert [stage.rows for stage in fitted.stages_ if stage.rows] == 3 * [len(X)]

@@ -31,7 +31,7 @@ from streamkm.passes.labels import GatheredLabels
 from streamkm.passes.reader import RowReader
 from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source
-from streamkm.sources.base import Rows, RowSource
+from streamkm.sources.base import Access, Rows, RowSource
 from streamkm.stores.writer import write_store
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
@@ -395,7 +395,7 @@ def test_pieces_of_a_stream_wait_one_a_call(k):
     alive, most = 0, 0
 
     class Pieces(RowSource):
-        streams = True
+        access = Access(streams=True)
         name, is_sparse, dtype = "pieces", False, np.dtype(np.float32)
         n_rows = n_bytes = None
         n_features = 200

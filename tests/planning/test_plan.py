@@ -28,7 +28,7 @@ from streamkm.planning.sample_plan import plan_store, plan_sweep
 from streamkm.sketches import CountSketch
 from streamkm.sketches.options import full_options
 from streamkm.sources import open_source
-from streamkm.sources.base import RowSource
+from streamkm.sources.base import Access, RowSource
 from streamkm.sources.chunks import ChunkRuns, default_chunk_bytes
 from streamkm.stores.planned import StoredRows
 from tests.limits import PROCESS_MEMORY, limited
@@ -478,7 +478,7 @@ def test_storage_chunks_are_decoded_by_as_many_threads_as_fit():
     """One at a time, rather than a refusal."""
 
     class LargeChunks(UnreadSource):
-        read_factor = 4.0
+        access = Access(read_factor=4.0)
 
         def chunks(self, target_bytes):
             return super().chunks(86 << 20)

@@ -33,7 +33,7 @@ def test_passes_that_label_keep_the_limit_by_chunks_and_then_by_threads(tmp_path
     assert sizes(narrow, "4 GiB") == (default_chunk_bytes(narrow) * 8 // 32, 8)
     assert sizes(narrow, "4 GiB", n_columns=4) == (default_chunk_bytes(narrow) * 8 // 64, 8)
     assert sizes(wide, "4 GiB", 3_000_000) == (3_000_000, 8)
-    wide.read_factor, wide.producer_bytes = 20.0, 10 << 20
+    wide.access = replace(wide.access, read_factor=20.0, producer_bytes=10 << 20)
     tight = PROCESS_MEMORY + (60 << 20)
     chunk, n_threads = sizes(wide, tight)
     assert (chunk, n_threads) == (1 << 20, 1)

@@ -205,7 +205,7 @@ def test_sparse_columns_beside_others_are_csr(fill):
 def test_a_lazy_frame_of_narwhals_is_the_one_that_it_is_made_of():
     narwhals = pytest.importorskip("narwhals")
     source = open_source(narwhals.from_native(pl.DataFrame(X, schema=list(NAMES)).lazy()))
-    assert source.replayable
+    assert source.access.replayable
     np.testing.assert_array_equal(whole(source), X)
 
 

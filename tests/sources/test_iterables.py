@@ -105,8 +105,8 @@ def test_a_chunk_is_let_go_before_the_next_one_is_made(sparse):
 def test_only_chunks_that_are_made_take_more_memory():
     chunks = pieces(dense_matrix())
     for made in (iter(chunks), lambda: iter(chunks)):
-        assert open_source(made).producer_bytes == MADE_COPIES * chunks[0].nbytes
-    assert open_source(Again(chunks)).producer_bytes == 0
+        assert open_source(made).access.producer_bytes == MADE_COPIES * chunks[0].nbytes
+    assert open_source(Again(chunks)).access.producer_bytes == 0
 
 
 def test_small_chunks_are_merged_and_large_ones_cut():

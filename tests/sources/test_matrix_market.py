@@ -128,7 +128,7 @@ list(open_source(sys.argv[1]).stream(1 << 20))
 before = peak()
 source = open_source(sys.argv[2])
 rows = sum(each.X.shape[0] for each in source.stream(1 << 20))
-print(json.dumps([source.resident_bytes, rows, peak() - before]))
+print(json.dumps([source.access.resident_bytes, rows, peak() - before]))
 """
 
 

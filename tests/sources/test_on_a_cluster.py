@@ -141,22 +141,22 @@ def test_what_lies_in_this_process(tmp_path):
     np.savez(tmp_path / "x.npz", X=X)
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["X"] = X
-        assert open_source(file["X"]).in_process
+        assert open_source(file["X"]).access.in_process
     with h5py.File(tmp_path / "x.h5", "r") as file:
-        assert not open_source(file["X"]).in_process
+        assert not open_source(file["X"]).access.in_process
     on_disk, in_memory = tmp_path / "x.zarr", zarr.storage.MemoryStore()
     for store in (on_disk, in_memory):
         zarr.create_array(store, name="X", shape=X.shape, dtype=X.dtype, chunks=(10, 7))
-    assert open_source(zarr.open_group(in_memory)).in_process
+    assert open_source(zarr.open_group(in_memory)).access.in_process
     (tmp_path / "x.svm").write_text("1 1:1\n")
     held = (X, X.tolist(), S, [X, X], [S, S], iter([X]), lambda: iter([X]))
     stored = (
         *(str(tmp_path / f"x.{end}") for end in ("npy", "npz", "h5", "zarr", "svm")),
         [str(tmp_path / "x.npy")] * 2,
     )
-    assert all(open_source(value).in_process for value in held)
-    assert not any(open_source(path).in_process for path in stored)
-    assert not open_source(np.load(tmp_path / "x.npy", mmap_mode="r")).in_process
+    assert all(open_source(value).access.in_process for value in held)
+    assert not any(open_source(path).access.in_process for path in stored)
+    assert not open_source(np.load(tmp_path / "x.npy", mmap_mode="r")).access.in_process
 
 
 def test_blocks_that_lie_on_workers_are_read_there(client, monkeypatch):

@@ -74,7 +74,7 @@ class TestOnce(RowSourceContract):
     def opened(self):
         X = small()
         source = open_source(lambda: iter([X[:11], X[11:]]))
-        assert source.streams
+        assert source.access.streams
         return Opened(PreparedRows(source, STANDARDIZED), ((X - SHIFT) * FACTOR).astype(np.float32))
 
 

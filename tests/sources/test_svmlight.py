@@ -260,7 +260,8 @@ def test_estimated_rows(tmp_path):
 def test_attributes(small):
     for kind in (SvmlightSource, CompressedSvmlightSource):
         source = kind([str(small), small], dtype=np.float32)
-        assert (source.n_rows, source.n_features, source.is_sparse, source.replayable) == (None, None, True, True)
+        assert (source.n_rows, source.n_features, source.is_sparse) == (None, None, True)
+        assert source.access.replayable
         assert source.dtype == np.float32
         assert source.n_bytes == 2 * len(SMALL)
         assert source.name == f"{small} and 1 more"

@@ -222,7 +222,7 @@ def test_text_in_frames_is_refused_with_its_place(frame):
 
 def test_a_reader_is_read_once():
     source = open_source(TABLE.select(list(NAMES)).to_reader())
-    assert not source.replayable
+    assert not source.access.replayable
     np.testing.assert_array_equal(whole(source), X)
     with pytest.raises(InvalidInputError, match="can be read once only"):
         whole(source)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import h5py
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import zarr
 from streamkm import StreamKMeans
 from streamkm.preparation import Preparation
 from streamkm.sources import open_source
-from streamkm.sources.base import RemoteView, Rows, RowSource
+from streamkm.sources.base import Access, RemoteView, Rows, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import ChunkRuns
 from streamkm.sources.concat import PartsSource
@@ -23,16 +25,25 @@ from streamkm.text.tfidf import Frequencies
 from tests.tables import cases
 
 # nothing that a class says by default
+ACCESS = Access(
+    streams=True, replayable=False, sequential=True, decodes=True, in_process=True, read_factor=3.25,
+    producer_bytes=77, resident_bytes=88, unloaded_bytes=66, shared_bytes=99, libraries=("h5py",),
+)  # fmt: skip
 TOLD = {
     "name": "odd", "n_rows": 30, "n_features": 7, "dtype": np.dtype(np.float32), "is_sparse": True, "n_bytes": 1234,
-    "replayable": False, "is_sketched": True, "read_factor": 3.25, "producer_bytes": 77, "resident_bytes": 88,
-    "unloaded_bytes": 66,
-    "libraries": ("h5py",), "shared_bytes": 99, "sequential": True, "stored_dtype": np.dtype(np.float16),
-    "decodes": True, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
+    "access": ACCESS, "is_sketched": True, "stored_dtype": np.dtype(np.float16),
+    "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
     "stages_before": ("idf",), "feature_names": tuple("abcdefg"), "id_column": "name",
     "has_long_integers": True, "missing_chunks": "1 of 4 chunks", "tfidf": "weights",
-    "streams": True, "prepared_by": "steps",
+    "prepared_by": "steps",
 }  # fmt: skip
+GROUPS = {"access": ACCESS}
+
+
+def every(values):
+    """The attributes of a source and the fields of its groups, by name."""
+    told = {name: value for name, value in values.items() if name not in GROUPS}
+    return told | {field.name: getattr(values[name], field.name) for name in GROUPS for field in fields(GROUPS[name])}
 
 
 class OddSource(RowSource):
@@ -71,15 +82,17 @@ WRAPPERS = {
 
 def test_the_odd_source_leaves_nothing_out():
     assert set(TOLD) == set(RowSource.__annotations__)
-    assert all(value != getattr(RowSource, name, None) for name, value in TOLD.items())
+    wanted, default = every(TOLD), every({name: getattr(RowSource, name, None) for name in TOLD})
+    assert all(value != default[name] for name, value in wanted.items())
 
 
 @cases("wrapper", WRAPPERS)
 def test_a_wrapper_says_what_it_wraps_says(wrapper):
     wrap, own = WRAPPERS[wrapper]
     wrapped = wrap(OddSource())
-    for name in set(TOLD) - own:
-        assert getattr(wrapped, name) == TOLD[name], name
+    got, wanted = every({name: getattr(wrapped, name) for name in TOLD}), every(TOLD)
+    for name in set(wanted) - own:
+        assert got[name] == wanted[name], name
     assert wrapped.computed == (None if wrapper in ("parts", "sent") else "graphs")
 
 
@@ -114,14 +127,14 @@ def test_every_wrapper_is_among_them():
 
 
 def test_parts_say_the_most_of_any():
-    more = {"files": ("b.svm", "c.svm"), "read_factor": 5.0, "shared_bytes": 500, "libraries": ("zarr", "h5py")}
-    odd, other = OddSource(), OddSource(name="other", in_process=False, **more)
+    access = replace(ACCESS, in_process=False, read_factor=5.0, shared_bytes=500, libraries=("zarr", "h5py"))
+    odd, other = OddSource(), OddSource(name="other", access=access, files=("b.svm", "c.svm"))
     both = PartsSource([odd, other])
-    assert (both.read_factor, both.files, both.in_process) == (5.0, ("a.svm", "b.svm", "c.svm"), True)
-    assert both.shared_bytes == 500
-    assert both.libraries == ("h5py", "zarr")
-    assert (both.n_rows, both.n_bytes, both.resident_bytes, both.producer_bytes) == (60, 2468, 176, 77)
-    assert both.unloaded_bytes == 132
+    assert (both.access.read_factor, both.files, both.access.in_process) == (5.0, ("a.svm", "b.svm", "c.svm"), True)
+    assert both.access.shared_bytes == 500
+    assert both.access.libraries == ("h5py", "zarr")
+    assert (both.n_rows, both.n_bytes, both.access.resident_bytes, both.access.producer_bytes) == (60, 2468, 176, 77)
+    assert both.access.unloaded_bytes == 132
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "zarr", "csr"])
@@ -142,6 +155,6 @@ def test_a_glob_is_planned_as_one_file_is(tmp_path, kind):
                     group.create_dataset(part, data=getattr(csr, part))
     files = [f"{file}:/X" if kind == "csr" else str(file) for file in sorted(tmp_path.iterdir())]
     one, both = open_source(files[0]), open_source(files)
-    assert both.read_factor == one.read_factor > 2
+    assert both.access.read_factor == one.access.read_factor > 2
     kmeans = StreamKMeans(3, chunk_bytes=1 << 20, executor=2)
     assert kmeans.plan(both).memory["sketch"] >= kmeans.plan(one).memory["sketch"]

@@ -66,7 +66,7 @@ def feed(
     counts: list[int] = []
     if source.n_rows is not None:
         check_weights(reader, weights, source.n_rows)
-    items = source.stream(reader.target_bytes) if source.streams else source.chunks(reader.target_bytes)
+    items = source.stream(reader.target_bytes) if source.access.streams else source.chunks(reader.target_bytes)
     for item in items:
         valid = reader.read_rows(item)
         read = weights[done : done + valid.n_read]

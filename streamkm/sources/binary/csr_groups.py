@@ -4,7 +4,7 @@ Rows do not end where storage chunks end. A chunk of rows is cut at the first ro
 the storage chunk, so two neighbours share one storage chunk of each array, whose rest is held for the neighbour
 (`_SharedChunks`). A pass in order in one process, by any number of threads, reads every storage chunk of `data` and
 `indices` once. Out of order or in several processes, a read costs at most one more of each array at either end
-(`shared_bytes`), so executors give neighbouring chunks to the same process.
+(`Access.shared_bytes`), so executors give neighbouring chunks to the same process.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import Rows, RowSource, row_places
+from streamkm.sources.base import Access, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.dense import check_count
+from streamkm.sources.dense import READ_FACTOR, check_count
 from streamkm.sources.stored import INT32_MAX, StoredArray, check_matrix, csr_rows, decoded_dtype
 
 _KEPT_INDPTR_BYTES = 1 << 26
@@ -43,7 +43,6 @@ class CsrSource(RowSource):
     n_rows: int
     n_features: int
     is_sparse = True
-    read_factor = 4.0  # decoders hold several pieces, compressed and not
 
     def __init__(
         self,
@@ -59,10 +58,7 @@ class CsrSource(RowSource):
         self._nnz = data.shape[0]
         self._layout = layout
         self.name = name
-        self.in_process = any(array.in_process for array in (data, indices, indptr))
-        self.decodes = data.decodes or indices.decodes
         self.files = tuple(dict.fromkeys(data.files + indices.files + indptr.files))
-        self.libraries = tuple(dict.fromkeys(data.libraries + indices.libraries + indptr.libraries))
         self.n_rows, self.n_features = shape
         self.dtype, self.stored_dtype = decoded_dtype(data.dtype, data.name), data.dtype.newbyteorder("=")
         arrays = (data, indices, indptr)
@@ -71,8 +67,16 @@ class CsrSource(RowSource):
         self.missing_chunks = "; ".join(array.missing_chunks for array in arrays if array.missing_chunks)
         # of storage chunks, what lies beyond the arrays; pointers are read before chunks are planned
         beyond = (array.unit_bytes - math.prod(array.shape) * array.dtype.itemsize for array in arrays)
-        self.resident_bytes = self.unloaded_bytes = sum(max(0, n_bytes) for n_bytes in beyond)
-        self.shared_bytes = sum(min(array.unit_rows, self._nnz) * array.dtype.itemsize for array in (data, indices))
+        resident_bytes = sum(max(0, n_bytes) for n_bytes in beyond)
+        self.access = Access(
+            in_process=any(array.in_process for array in arrays),
+            decodes=data.decodes or indices.decodes,
+            read_factor=READ_FACTOR,
+            resident_bytes=resident_bytes,
+            unloaded_bytes=resident_bytes,
+            shared_bytes=sum(min(array.unit_rows, self._nnz) * array.dtype.itemsize for array in (data, indices)),
+            libraries=tuple(dict.fromkeys(data.libraries + indices.libraries + indptr.libraries)),
+        )
         check_matrix(shape, data.dtype, name)
         for array, length, needed in (
             (indices, self._nnz, f" and {data.name} {self._nnz:,}; they must be equal"),

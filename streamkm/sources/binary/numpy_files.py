@@ -10,6 +10,7 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from tokenize import TokenError
 from typing import Any
 
@@ -19,7 +20,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
-from streamkm.sources.base import Rows, RowSource
+from streamkm.sources.base import Access, Rows, RowSource
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import DenseSource
@@ -140,7 +141,6 @@ def _open_saved(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.Zi
 class LoadedSource(RowSource):
     """Rows of a file that can only be read as a whole: loaded at the first request, once for all threads."""
 
-    in_process = True
     _loaded: RowSource | None = None
 
     @abstractmethod
@@ -156,7 +156,7 @@ class LoadedSource(RowSource):
     def _rows(self) -> RowSource:
         with _ONCE:
             if self._loaded is None:
-                self._loaded, self.unloaded_bytes = self._load(), 0
+                self._loaded, self.access = self._load(), replace(self.access, unloaded_bytes=0)
         return self._loaded
 
 
@@ -173,7 +173,8 @@ class _Compressed(LoadedSource):
         self.dtype = decoded_dtype(dtype, name)
         n_bytes = sum(math.prod(header[0]) * header[2].itemsize for header in members.values())
         # CSC takes as much again as CSR
-        self.n_bytes = self.resident_bytes = self.unloaded_bytes = 2 * n_bytes if layout == "csc" else n_bytes
+        self.n_bytes = n_bytes = 2 * n_bytes if layout == "csc" else n_bytes
+        self.access = Access(in_process=True, resident_bytes=n_bytes, unloaded_bytes=n_bytes)
         self._members, self._layout = members, layout
         self._told = {"format": ".npz dense, compressed, loaded whole"}
         if layout:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, TypeAlias
 
@@ -36,7 +37,7 @@ class MalformedTextError(Exception):
 class DocumentList(HashedText):
     """Documents of a sequence in memory, which is not copied; pickles with all of them."""
 
-    in_process = True
+    access = replace(HashedText.access, in_process=True)
     _ends: NDArray[np.int64]  # (units,): bytes up to each, and with it
 
     def __init__(self, documents: Sequence[Any], hashing: FeatureHashing, name: str = "list of documents") -> None:
@@ -46,7 +47,7 @@ class DocumentList(HashedText):
         sizes = np.fromiter(map(document_bytes, documents), np.int64, self.n_rows)
         self._ends, self.n_bytes = np.cumsum(sizes), int(sizes.sum())
         super().__init__(hashing, {"format": "documents in memory"})
-        self.resident_bytes = self.n_bytes + OBJECT_BYTES * self.n_rows
+        self.access = replace(self.access, resident_bytes=self.n_bytes + OBJECT_BYTES * self.n_rows)
 
     def cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         """Runs of documents of about `text_bytes`. O(runs log n)."""
@@ -81,14 +82,13 @@ class DocumentStream(HashedText):
 
     n_rows = None
     n_bytes = None
-    in_process = True
-    streams = True
+    access = replace(HashedText.access, in_process=True, streams=True)
     name = "iterable of documents"
 
     def __init__(self, documents: Iterable[Any] | Callable[[], Iterable[Any]], hashing: FeatureHashing) -> None:
         self._documents = documents
-        self.replayable = not isinstance(documents, Iterator)
-        how = "made anew for every pass" if self.replayable else "read once only"
+        self.access = replace(self.access, replayable=not isinstance(documents, Iterator))
+        how = "made anew for every pass" if self.access.replayable else "read once only"
         super().__init__(hashing, {"format": f"documents of a program, {how}"})
         iterator = self._start()
         self._head = next(joined(_numbered(iterator), SAMPLE_BYTES), None)
@@ -97,7 +97,7 @@ class DocumentStream(HashedText):
         self._begun: Iterator[Any] | None = chain(self._head.documents, iterator)
 
     def batches(self, text_bytes: int) -> Iterator[Batch]:
-        if self._begun is None and not self.replayable:
+        if self._begun is None and not self.access.replayable:
             raise InvalidInputError(
                 f"{self.name} is an iterator, which can be read once only; pass a list, or a callable that returns a "
                 f"fresh iterator for every pass"

@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain, islice, pairwise
 from typing import Any
 
@@ -75,7 +76,7 @@ class TextFiles(HashedText):
         self.n_bytes: int = sum(self.sizes)
         self.name = name_of(self.paths)
         packed = {compression(path).replace("plain", "none") for path in self.paths}
-        self.streams = packed != {"none"}
+        self.access = replace(self.access, streams=packed != {"none"})
         taken: dict[str, Any] = {"form": form, "input": hashing.input, "decode_error": "strict", "fields": fields}
         taken |= {"delimiter": ",", "header": True, **options}
         super().__init__(hashing, {"format": NAMES[form], "compression": " and ".join(sorted(packed))}, taken)
@@ -190,7 +191,7 @@ class TextFiles(HashedText):
 
     def sample(self) -> tuple[Batch, float | None]:
         """Look at places all through plain lines, else at the beginning of some files, each up to a long line."""
-        if not self.streams and self.form != "csv":
+        if not self.access.streams and self.form != "csv":
             chunks = ChunkRuns.of(self.cuts(-(-max(self.n_bytes, SAMPLE_BYTES) // PROBES)))
             spread = [chunks[i] for i in np.unique(np.linspace(0, len(chunks) - 1, PROBES).astype(int)).tolist()]
             step = SAMPLE_BYTES // PROBES
@@ -203,7 +204,7 @@ class TextFiles(HashedText):
             with suppress(LongLineError):  # those in front of a long line are kept
                 found.extend(self._records(*probe, is_look=True))
         with opened_text(self.paths[int(np.argmax(self.sizes))]) as (fill, raw):
-            unpacked = 1.0 if not self.streams else len(read_text(fill, BLOCK_BYTES)) / max(raw.tell(), 1)
+            unpacked = 1.0 if not self.access.streams else len(read_text(fill, BLOCK_BYTES)) / max(raw.tell(), 1)
         return batch_of(found), self.n_bytes * unpacked
 
     def ids(self) -> Iterator[list[str | None]]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.sources.base import Rows, RowSource, WrappedSource
+from streamkm.sources.base import Access, Rows, RowSource, WrappedSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.prepared import CachedRows, PreparedRows
 from streamkm.sources.text_lines import BLOCK_BYTES, LineLimit
@@ -51,8 +51,7 @@ class HashedText(RowSource):
     """Rows of hashed documents, which a reader gives in pieces of text; cheap to pickle unless they are in memory."""
 
     is_sparse = True
-    decodes = True
-    libraries: tuple[str, ...] = ("words",)  # what takes texts apart
+    access = Access(decodes=True, libraries=("words",))  # which take texts apart
     _line_limit: LineLimit | None = None
 
     def __init__(self, hashing: FeatureHashing, stored: Mapping[str, str], taken: Mapping[str, Any] | None = None):
@@ -109,17 +108,17 @@ class HashedText(RowSource):
 
     def chunks(self, target_bytes: int) -> ChunkRuns:
         """Cut where the documents can be cut; bytes are projected from a sample of them."""
-        if self.streams:
+        if self.access.streams:
             return super().chunks(target_bytes)
         density = self._densities[0]
         chunks = ChunkRuns.of(self.cuts(self.text_bytes(target_bytes)))
         return chunks.resized(lambda n_bytes: np.rint(n_bytes * density) + 1)
 
     def read(self, chunk: Chunk) -> Rows:
-        return super().read(chunk) if self.streams else self._rows(self.batch(chunk))
+        return super().read(chunk) if self.access.streams else self._rows(self.batch(chunk))
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
-        if not self.streams:
+        if not self.access.streams:
             return super().stream(target_bytes)
         return map(self._rows, self.batches(self.text_bytes(target_bytes)))
 

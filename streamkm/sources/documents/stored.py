@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import row_places
+from streamkm.sources.base import Access, row_places
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.documents.base import (
     DocumentList,
@@ -38,13 +38,11 @@ class ParquetDocuments(DocumentList):
     MissingDependencyError; SourceError: missing or not Parquet; InvalidInputError: a missing column, or no rows.
     """
 
-    in_process = False
-
     def __init__(
         self, paths: Sequence[str], hashing: FeatureHashing, fields: Sequence[str], id_column: str | None = None
     ) -> None:
         self.files = self.paths = tuple(map(opened_path, paths))
-        self.libraries = (*self.libraries, "pyarrow", *remote_library(*self.paths))
+        self.access = Access(decodes=True, libraries=("words", "pyarrow", *remote_library(*self.paths)))
         self.fields, self.id_column = [*fields], id_column
         self.name = name_of(self.paths)
         # of each row group that has rows: file, number there, rows, decoded and stored bytes of the columns
@@ -125,7 +123,7 @@ class WholeFiles(DocumentList):
     `paths`: files, and folders of them. Raises SourceError: an unreadable file; InvalidInputError: no file has text.
     """
 
-    in_process = False
+    access = HashedText.access
     id_column = "file"
 
     def __init__(self, paths: Sequence[str], hashing: FeatureHashing, *, decode_error: str = "strict") -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
-from streamkm.sources.base import Rows, RowSource, row_places
+from streamkm.sources.base import Access, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import DenseSource, cut_rows, is_bfloat16
 from streamkm.sources.frames import (
@@ -42,7 +42,6 @@ class ArraySource(RowSource):
     """
 
     is_sparse = False
-    in_process = True
 
     def __init__(
         self,
@@ -59,7 +58,8 @@ class ArraySource(RowSource):
         self.name = name
         self.n_rows, self.n_features = X.shape
         self.dtype = decoded_dtype(X.dtype, name)
-        self.n_bytes = self.resident_bytes = X.nbytes
+        self.n_bytes = X.nbytes
+        self.access = Access(in_process=True, resident_bytes=X.nbytes)
 
     def details(self) -> dict[str, str]:
         return {"format": self._form}
@@ -80,7 +80,6 @@ class SparseSource(RowSource):
     """
 
     is_sparse = True
-    in_process = True
 
     def __init__(self, X: Any, *, name: str = "sparse matrix", form: str = "SciPy CSR in memory") -> None:
         check_matrix(X.shape, X.dtype, name)
@@ -97,7 +96,8 @@ class SparseSource(RowSource):
         self.name = name
         self.n_rows, self.n_features = X.shape
         self.dtype = decoded_dtype(X.dtype, name)
-        self.n_bytes = self.resident_bytes = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
+        self.n_bytes = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
+        self.access = Access(in_process=True, resident_bytes=self.n_bytes)
         indptr, stored = X.indptr, min(len(X.data), len(X.indices))
         falls = indptr[1:] < indptr[:-1]
         if falls.any():

@@ -6,6 +6,7 @@ Chunks are checked against each other, and cut or joined to the wanted size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, is_sparse
-from streamkm.sources.base import Rows, RowSource, row_places
+from streamkm.sources.base import Access, Rows, RowSource, row_places
 from streamkm.sources.chosen_columns import columns_of
 from streamkm.sources.frames import order_of
 from streamkm.sources.memory.arrays import SparseSource, open_array
@@ -37,11 +38,8 @@ class IterableSource(RowSource):
     chunk: another width or kind, a dtype that the first one's cannot hold, a second pass over an iterator.
     """
 
-    streams = True
     n_rows = None
     n_bytes = None
-    read_factor = 2.0  # pieces wait for threads
-    in_process = True
 
     def __init__(
         self,
@@ -52,7 +50,8 @@ class IterableSource(RowSource):
     ) -> None:
         self.name = name
         self._chunks = chunks
-        self.replayable = not isinstance(chunks, Iterator)
+        replayable = not isinstance(chunks, Iterator)
+        self.access = Access(streams=True, replayable=replayable, in_process=True, read_factor=2.0)  # pieces wait
         self._passes = PassHash()
         if type(getattr(chunks, "sampler", None)).__name__ == "RandomSampler":
             raise InvalidInputError(
@@ -72,20 +71,21 @@ class IterableSource(RowSource):
         self.is_sparse = opened.is_sparse
         self.dtype, self.feature_names = opened.dtype, opened.feature_names
         # those of a list are there already
-        is_made = callable(chunks) or not self.replayable or hasattr(chunks, "sampler")
-        self.producer_bytes = MADE_COPIES * (opened.n_bytes or 0) if is_made else 0
+        is_made = callable(chunks) or not replayable or hasattr(chunks, "sampler")
+        self.access = replace(self.access, producer_bytes=MADE_COPIES * (opened.n_bytes or 0) if is_made else 0)
         self.n_features = n_features if n_features is not None and opened.is_sparse else opened.n_features
         self._check(opened, 0)
 
     def details(self) -> dict[str, str]:
-        return {"format": f"chunks of a program, {'made anew for every pass' if self.replayable else 'read once only'}"}
+        how = "made anew for every pass" if self.access.replayable else "read once only"
+        return {"format": f"chunks of a program, {how}"}
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         remedy = "make the same chunks for every pass, or pass a list of them"
         return self._passes.compared(self._merged_rows(target_bytes), self.name, remedy)
 
     def _merged_rows(self, target_bytes: int) -> Iterator[Rows]:
-        if self._begun is None and not self.replayable:
+        if self._begun is None and not self.access.replayable:
             raise InvalidInputError(
                 f"{self.name} is an iterator, which can be read once only; pass a list, or a callable that returns a "
                 f"fresh iterator for every pass"

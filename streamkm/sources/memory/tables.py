@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import raw
 from streamkm.sources.arrow import WORKING_BYTES, guarded, pyarrow
-from streamkm.sources.base import Rows, RowSource
+from streamkm.sources.base import Access, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.fitted_tables import read_options
@@ -33,8 +34,7 @@ class MemoryTable(BatchTable):
     Raises InvalidInputError: no table, no rows, columns that cannot be features.
     """
 
-    in_process = True
-    read_factor = 2.0
+    access = Access(in_process=True, read_factor=2.0)
 
     def __init__(self, X: Any, name: str = "data frame", **options: Any) -> None:
         self.name, self.form = name, f"{type(X).__module__.partition('.')[0]} {type(X).__name__} in memory"
@@ -42,7 +42,8 @@ class MemoryTable(BatchTable):
         self.n_rows, self.n_bytes = table.num_rows, 0
         self._take_schema(table.schema, read_options(options), self._columns)
         self._table = table.select([*self._layout.names, *([] if self.id_column is None else [self.id_column])])
-        self.n_bytes = self.resident_bytes = max(1, self._table.select(self._layout.names).get_total_buffer_size())
+        self.n_bytes = max(1, self._table.select(self._layout.names).get_total_buffer_size())
+        self.access = replace(self.access, resident_bytes=self.n_bytes)
 
     def _columns(self, names: list[str]) -> Iterator[Any]:
         return iter(self._table.select(names).to_batches())
@@ -94,19 +95,17 @@ class BatchStream(BatchTable):
     Raises InvalidInputError: no table, columns that cannot be features; by `stream`: no rows, a second pass.
     """
 
-    streams = True
-    in_process = True
     n_rows = None
     n_bytes = None
-    read_factor = 2.0
-    libraries = ("pyarrow",)
+    access = Access(streams=True, in_process=True, read_factor=2.0, libraries=("pyarrow",))
 
     def __init__(self, X: Any, **options: Any) -> None:
         kind = f"{type(X).__module__.partition('.')[0].lstrip('_')} {type(X).__name__}"
         pa = pyarrow(kind)
         self._X, self._passes = X, PassHash()
-        self.replayable = not (hasattr(X, "read_next_batch") or hasattr(X, "__next__"))
-        once = "" if self.replayable else ", read once only"
+        replayable = not (hasattr(X, "read_next_batch") or hasattr(X, "__next__"))
+        self.access = replace(self.access, replayable=replayable)
+        once = "" if replayable else ", read once only"
         self.name, self.form = type(X).__name__, f"a stream of batches ({kind}){once}"
         if hasattr(X, "collect_schema"):
             self.name, schema = "lazy frame", X.head(0).collect().to_arrow().schema
@@ -116,8 +115,8 @@ class BatchStream(BatchTable):
             with guarded(kind, "a stream of record batches"):
                 self._begun: Any = pa.RecordBatchReader.from_stream(X)
             schema = self._begun.schema
-        self._take_schema(schema, read_options(options), self._columns if self.replayable else lambda _: iter(()))
-        self.producer_bytes = WORKING_BYTES + 2 * _BATCH_ROWS * self._layout.row_bytes
+        self._take_schema(schema, read_options(options), self._columns if replayable else lambda _: iter(()))
+        self.access = replace(self.access, producer_bytes=WORKING_BYTES + 2 * _BATCH_ROWS * self._layout.row_bytes)
 
     def _started(self, names: list[str]) -> Iterable[Any]:
         X = self._X
@@ -127,7 +126,7 @@ class BatchStream(BatchTable):
         if hasattr(X, "get_fragments"):
             how = {"batch_size": _BATCH_ROWS, "batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
             return iter(X.to_batches(columns=names, **how))
-        if not self.replayable and (self._begun is None or names != self._layout.names):
+        if not self.access.replayable and (self._begun is None or names != self._layout.names):
             raise InvalidInputError(f"{self.name} can be read once only; {_ONCE}")
         reader, self._begun = self._begun or pyarrow(self.name).RecordBatchReader.from_stream(X), None
         return (batch.select(names) for batch in reader)

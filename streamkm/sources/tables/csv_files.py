@@ -18,7 +18,7 @@ from streamkm.core.progress import Stage
 from streamkm.kernels.text.csv_numbers import parse_numbers
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.arrow import WORKING_BYTES, pyarrow
-from streamkm.sources.base import Rows, RowSource
+from streamkm.sources.base import Access, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.compressed_text import compression, describe_line, opened_text, read_text
 from streamkm.sources.fitted_tables import TableOptions, described_table, read_options
@@ -60,16 +60,15 @@ class CsvFiles(RowSource, ABC):
     """Common part of plain and compressed CSV files: headers, columns, errors."""
 
     n_rows = None
-    producer_bytes = WORKING_BYTES
-    decodes = True
-    read_factor = 5.0  # the text, numbers that pyarrow makes of it, rows
+    # the text, numbers that pyarrow makes of it, rows
+    access = Access(decodes=True, read_factor=5.0, producer_bytes=WORKING_BYTES)
     _layout, _rows_a_byte = TableSchema((), np.dtype(np.float64), 0), 0.0  # until they are known
 
     def __init__(self, paths: Sequence[str], options: TableOptions, csv_format: CsvFormat) -> None:
         pyarrow(f"CSV ({paths[0]})")
         self.files = self.paths = tuple(opened_path(path) for path in paths)
         self.name = name_of(self.paths)
-        self.libraries = ("pyarrow", *remote_library(*self.paths))
+        self.access = replace(self.access, libraries=("pyarrow", *remote_library(*self.paths)))
         self.sizes = tuple(text_size(path) for path in self.paths)
         self.n_bytes: int = sum(self.sizes)
         self._format, self._options, self.id_column = csv_format, options, options.id_column
@@ -270,7 +269,7 @@ class CsvTable(CsvFiles):
 class CsvStream(CsvFiles):
     """Rows of CSV files in order; see `CsvFiles`. Places count bytes after decompression."""
 
-    streams = True
+    access = replace(CsvFiles.access, streams=True)
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         for part, text, base in self._pieces(min(self._text_of(target_bytes), _MOST_BYTES)):

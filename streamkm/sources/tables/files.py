@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from streamkm.sources.arrow import guarded, readable
+from streamkm.sources.base import Access
 from streamkm.sources.remote import Address
 from streamkm.sources.tables.row_groups import HEAD_ROWS, RowGroupTable
 
@@ -19,7 +20,7 @@ class ParquetTable(RowGroupTable):
 
     form = "Parquet"
     unit_names = "row groups"
-    read_factor = 2.5
+    access = Access(decodes=True, read_factor=2.5)
     page_bytes = 9 << 18  # a page of a column, its dictionary, and what they are unpacked from
 
     def _look(self, path: str) -> tuple[Any, list[str], list[int]]:
@@ -52,7 +53,7 @@ class ArrowTable(RowGroupTable):
 
     form = "Arrow IPC"
     unit_names = "record batches"
-    read_factor = 3.0
+    access = Access(decodes=True, read_factor=3.0)
     page_bytes = 0
 
     def _look(self, path: str) -> tuple[Any, list[str], list[int]]:

@@ -138,13 +138,11 @@ class RowGroupTable(BatchTable):
 
     unit_names: str
     page_bytes: int  # held of a column while a piece of a unit is decoded; 0: units are read whole
-    decodes = True
 
     def __init__(self, paths: Sequence[str], **given: Any) -> None:
         options, self._pieces = read_options(given), PiecesInTurn()
         self.files = self.paths = tuple(opened_path(path) for path in paths)
         self.name = name_of(self.paths)
-        self.libraries = ("pyarrow", *remote_library(*self.paths))
         schemas, self._names, units = zip(*map(self._look, self.paths), strict=True)
         rows = np.array([n_rows for of_file in units for n_rows in of_file], np.int64)
         self._parts = np.repeat(np.arange(len(units)), [len(of_file) for of_file in units])
@@ -158,10 +156,15 @@ class RowGroupTable(BatchTable):
         self.n_bytes = -int(-sum(map(file_size, self.paths)) * share // 1)
         self._take(layout, options)
         largest = int(rows.max()) * self._layout.row_bytes
-        self.shared_bytes = largest if self.page_bytes and largest >= LARGE_UNIT_BYTES else 0
-        self.sequential = self.shared_bytes > 0
-        # of a unit that ends and the one that begins
-        self.producer_bytes = WORKING_BYTES + 2 * min(self.page_bytes * len(layout.columns), 2 * largest)
+        shared_bytes = largest if self.page_bytes and largest >= LARGE_UNIT_BYTES else 0
+        self.access = replace(
+            self.access,
+            sequential=shared_bytes > 0,
+            shared_bytes=shared_bytes,
+            # of a unit that ends and the one that begins
+            producer_bytes=WORKING_BYTES + 2 * min(self.page_bytes * len(layout.columns), 2 * largest),
+            libraries=("pyarrow", *remote_library(*self.paths)),
+        )
         self.form += f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""
         self._stored = {"chunks": f"{len(rows):,} {self.unit_names}"}
 
