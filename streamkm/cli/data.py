@@ -81,7 +81,7 @@ def open_configured(paths: str | Sequence[str], data: Mapping[str, Any], text: A
 
 def usual_steps(source: RowSource, metric: str) -> list[str] | None:
     """Default steps of rows: "table" for tables with text, whose categories must not dominate."""
-    table = (source.made_with or {}).get("table") or {}
+    table = source.origin.made_with.get("table") or {}
     return ["table"] if table.get("categories") and not source.is_sparse and metric == "euclidean" else None
 
 

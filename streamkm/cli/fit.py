@@ -179,7 +179,7 @@ def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **option
             return
         lines = planned.lines() if options["verbose"] else planned.main_lines()
         lines += fates_of_columns(run.data.source) if "table" in (run.estimator.preprocess or ()) else []
-        lines += [("not stored", missing)] if (missing := run.data.source.missing_chunks) else []
+        lines += [("not stored", missing)] if (missing := run.data.source.origin.missing_chunks) else []
         click.echo(aligned([*lines, ("results", run.output.directory)]))
 
 

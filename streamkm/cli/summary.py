@@ -58,7 +58,7 @@ def rows_text(n_rows: int, n_skipped: int) -> str:
 def source_lines(source: RowSource) -> list[tuple[str, str]]:
     """Label and text, for people, of the facts of a source that need no read."""
     rows, features, n_bytes = source.estimated_rows, source.n_features, source.n_bytes
-    about, stored = "" if source.n_rows is not None else "about ", source.stored_dtype or source.dtype
+    about, stored = "" if source.n_rows is not None else "about ", source.origin.stored_dtype or source.dtype
     values = str(stored) if stored == source.dtype else f"{stored}, read as {source.dtype}"
     return [
         ("data", source.name),

@@ -150,8 +150,8 @@ def dedupe(
     check_value("keep", keep, one_of(("nearest", "farthest")))
     check_value("invalid", invalid, one_of(("raise", "skip")))
     source = open_source(X)
-    if not source.access.replayable or source.is_sketched:
-        what = "holds sketched rows" if source.is_sketched else "can be read only once"
+    if not source.access.replayable or source.origin.is_sketched:
+        what = "holds sketched rows" if source.origin.is_sketched else "can be read only once"
         raise InvalidInputError(f"{source.name} {what}; near-duplicates are looked for in original rows, read again")
     estimator = StreamKMeans(
         default_clusters(source) if n_clusters == "auto" else n_clusters,  # type: ignore[arg-type]

@@ -86,7 +86,7 @@ class DaskCluster(Executor):
             for rows in source.stream(target_bytes):
                 yield self._sent(calls.measurable(rows)), len(rows.places)
             return
-        new = [path for path in source.files if "://" not in path and path not in self._files]
+        new = [path for path in source.origin.files if "://" not in path and path not in self._files]
         if new:  # each worker is asked once, before the first of them is read
             self._files.update(new)
             self.everywhere("look", check_readable, new[:: -(-len(new) // MOST_FILES)])

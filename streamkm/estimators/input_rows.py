@@ -173,12 +173,12 @@ def described(source: RowSource) -> dict[str, Any]:
     """JSON values in a model that describe the rows of its fit."""
     return {
         "name": source.name,
-        "files": list(map(str, source.files)),
+        "files": list(map(str, source.origin.files)),
         "stored_bytes": source.n_bytes,
         "dtype": str(source.dtype),
         "sparse": source.is_sparse,
-        **({"made_with": dict(source.made_with)} if source.made_with else {}),
-        **({"id_column": source.id_column} if source.id_column else {}),
+        **({"made_with": dict(source.origin.made_with)} if source.origin.made_with else {}),
+        **({"id_column": source.origin.id_column} if source.origin.id_column else {}),
     }
 
 

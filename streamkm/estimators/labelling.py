@@ -137,7 +137,7 @@ def set_fitted(estimator: Any, fit: FitState, model: Model, context: FitContext,
     estimator.history_ = [{**entry, "inertia": factor * entry["inertia"]} for entry in fit.history]
     estimator.seed_ = seed
     estimator.feature_words_ = look_at_words(source, context.progress)
-    estimator.stages_ = [*source.stages_before, *context.progress.stages]
+    estimator.stages_ = [*source.origin.stages_before, *context.progress.stages]
     for stage in estimator.stages_:
         stage.inertias = tuple(step["inertia"] for step in estimator.history_ if step["stage"] == stage.name)
     again = context.plan.reads_ahead and any(stage.name == "sketch-all" for stage in context.progress.stages)

@@ -133,7 +133,7 @@ def count_and_weight(
     rows = TfIdfRows(source, replace(start, frequencies=frequencies))
     # plans before and after are the same, so a refusal names a sufficient limit
     rows.access = replace(rows.access, unloaded_bytes=max(0, held + COUNTED_BYTES - resident_bytes()))
-    rows.stages_before = (*source.stages_before, stage)
+    rows.origin = replace(rows.origin, stages_before=(*source.origin.stages_before, stage))
     return rows
 
 

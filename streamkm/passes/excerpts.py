@@ -30,7 +30,7 @@ def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] 
     if text is not None:
         batches = (batch.documents for batch in text.batches(READ_BYTES))
         return _found(((len(each), partial(_shortened, each)) for each in batches), wanted)
-    first = (source.made_with or {}).get("first_index", 0)
+    first = source.origin.made_with.get("first_index", 0)
 
     def of_row(X: Any, number: int) -> str:
         values = X[number] if isinstance(X, np.ndarray) else X[[number]].toarray()[0]
@@ -55,7 +55,7 @@ def _found(pieces: Iterable[tuple[int, Callable[[int], T]]], wanted: Sequence[in
 
 def row_ids(source: RowSource, wanted: Sequence[int]) -> dict[int, str]:
     """Values of the id column for some rows (ascending numbers); empty if there is none."""
-    if source.id_column is None:
+    if source.origin.id_column is None:
         return {}
     found = _found(((len(piece), piece.__getitem__) for piece in source.ids()), wanted)
     plain = {row: value.as_py() if hasattr(value, "as_py") else value for row, value in found.items()}
@@ -91,7 +91,7 @@ def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
         for batch in _pieces(text):
             counts = joined_counts(counts, text.hashing.count_words(batch.documents))
             stage.rows += len(batch.documents)
-            stage.read_bytes += batch.n_bytes if text.files else 0
+            stage.read_bytes += batch.n_bytes if text.origin.files else 0
     return WordTable.of(counts, text.hashing)
 
 

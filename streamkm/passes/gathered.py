@@ -175,7 +175,7 @@ def counted(rows: ValidRows, source: RowSource) -> ChunkCounts:
 def _is_inexact(rows: ValidRows, source: RowSource) -> bool:
     """Whether rows hold integers of 64 bits that float64 may round; reads the values only if the norms are large."""
     values = rows.X if isinstance(rows.X, np.ndarray) else rows.X.data
-    is_long = source.has_long_integers or values.dtype in (np.int64, np.uint64)
+    is_long = source.origin.has_long_integers or values.dtype in (np.int64, np.uint64)
     if not is_long or rows.d2norms is None or rows.d2norms.max(initial=0) < EXACT**2:
         return False
     return bool(max(values.max(), -float(values.min())) >= EXACT)

@@ -83,8 +83,8 @@ class RowNames:
     """Numbers of a source's rows, from 0, or their ids, which come in pieces."""
 
     def __init__(self, source: RowSource) -> None:
-        self.column = source.id_column or "row"
-        self._ids = None if source.id_column is None else iter(source.ids())
+        self.column = source.origin.id_column or "row"
+        self._ids = None if source.origin.id_column is None else iter(source.ids())
         self._held: list[Any] = []
         self._n_taken = 0
 

@@ -177,7 +177,7 @@ class SourceRows:
     @contextmanager
     def reading(self, stage: Stage) -> Iterator[None]:
         """Add the bytes that were read to a stage, and the rows if an earlier pass has counted them."""
-        with unchanged(self.row_reader.source.files):
+        with unchanged(self.row_reader.source.origin.files):
             yield
         if self.chunk_rows is not None:
             stage.rows = int(self.chunk_rows.sum())
@@ -224,7 +224,7 @@ def _describe_invalid(
     if what == "NaN":
         remedies.append('fit StreamKMeans with invalid="mean" to fill missing values')
     elif what == "infinity":
-        steps = source.prepared_by.steps if source.prepared_by else ()
+        steps = source.origin.prepared_by.steps if source.origin.prepared_by else ()
         domains = "".join(f"; {DOMAINS[step]}" for step in steps if step in DOMAINS)
     else:
         remedies.insert(0, "divide all values by a number")

@@ -111,7 +111,7 @@ def sketch_pass(
         totals.absorb(told.blocks)
         gathered.counts.absorb(told.counts)
     stage.rows = gathered.counts.n_rows
-    lost = reader.source.missing_chunks
+    lost = reader.source.origin.missing_chunks
     texts = [f'{lost}; restore them, or pass missing_chunks="raise"'] if lost else []
     if gathered.counts.n_inexact:
         texts.append(

@@ -182,8 +182,8 @@ def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regi
     n_rows, several = source.estimated_rows, len(asked.spaces) > 1
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
     counts_first = asked.weighted and source.n_rows is None and not source.access.streams
-    steps = () if source.prepared_by is None else source.prepared_by.finding
-    before = tuple(stage.name for stage in source.stages_before)
+    steps = () if source.origin.prepared_by is None else source.origin.prepared_by.finding
+    before = tuple(stage.name for stage in source.origin.stages_before)
     fit_passes = int(asked.streamed if asked.map is None else asked.map.projected)
     passes = 2 + (asked.refine if isinstance(asked.refine, int) else 0) + counts_first + fit_passes
     passes += asked.found and cluster_on != "sample" and not chosen.ahead

@@ -213,7 +213,7 @@ class FitRequest:
             coreset_rows=default_size(self.n_clusters),
             fitted=self.found and not mapped,
             directions=n_directions(found.sketch, m, self.n_clusters) if self.streamed else 0,
-            sums_bytes=source.prepared_by.sums_bytes(source.estimated_features) if source.prepared_by else 0,
+            sums_bytes=source.origin.prepared_by.sums_bytes(source.estimated_features) if source.origin.prepared_by else 0,
             once=self.once,
             labels=resources.gathers_labels,
             map=self.map,

@@ -22,7 +22,7 @@ def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) ->
     """The sketch that the caller asks for, or one that suits the rows."""
     sketch, n_components = options.sketch, options.n_components
     d, why = source.n_features, "as you chose"
-    if source.is_sketched:
+    if source.origin.is_sketched:
         named = isinstance(sketch, str) and (sketch == "auto" or sketch_class(sketch).is_identity)
         if not named or n_components not in ("auto", d):
             raise InvalidParameterError(

@@ -6,9 +6,9 @@ A source is cheap to pickle and repeatable: reading a chunk again, in any proces
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -52,6 +52,47 @@ class Access:
     # the analyzer of texts
     libraries: tuple[str, ...] = ()
 
+    @classmethod
+    def joined(cls, parts: Sequence[Access]) -> Access:
+        """The access to sources or stored arrays that are read one after the other."""
+        rules: dict[Any, tuple[str, ...]] = {
+            all: ("replayable",),
+            any: ("streams", "sequential", "decodes", "in_process"),
+            max: ("read_factor", "producer_bytes", "shared_bytes"),
+            sum: ("resident_bytes", "unloaded_bytes"),
+        }
+        told = {name: rule(getattr(part, name) for part in parts) for rule, names in rules.items() for name in names}
+        return cls(**told, libraries=tuple(dict.fromkeys(library for part in parts for library in part.libraries)))
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the rows of a source are stored in, and what they are made with."""
+
+    files: tuple[str, ...] = ()  # local files and directories that hold the rows
+    stored_dtype: np.dtype[Any] | None = None  # of the values in the files; None if files hold no values
+    has_long_integers: bool = False  # whether columns that are read as floats are stored as integers of 64 bits
+    missing_chunks: str = ""  # how many storage chunks the files lack, and where; they are read as a fill value
+    is_sketched: bool = False  # whether the rows are those of a sketch store
+    # options by which rows are made from the files (``documents``, ``hashing``, ``tfidf``), if files hold no rows
+    made_with: Mapping[str, Any] = field(default_factory=dict)
+    id_column: str | None = None  # the column that identifies rows, whose values `RowSource.ids` yields
+    stages_before: tuple[Stage, ...] = ()  # passes over the data that were needed to open the source
+    prepared_by: Preparation | None = None  # the preparation of the rows of `RowSource.original`
+
+    def joined(self, parts: Sequence[Origin]) -> Origin:
+        """Origin of the rows of several parts, one after the other."""
+        return replace(
+            self,
+            files=tuple(dict.fromkeys(file for part in parts for file in part.files)),
+            missing_chunks="; ".join(part.missing_chunks for part in parts if part.missing_chunks),
+            is_sketched=all(part.is_sketched for part in parts),
+        )
+
+    def also_made_with(self, **options: Any) -> Origin:
+        """Copy with more options by which rows are made."""
+        return replace(self, made_with={**self.made_with, **options})
+
 
 @dataclass(frozen=True, slots=True)
 class IndexedRows(ABC):
@@ -75,18 +116,9 @@ class RowSource(ABC):
     is_sparse: bool  # whether `Rows.X` is a csr_array
     n_bytes: int | None  # stored bytes that one pass reads (compressed size); None if unknown
     access: Access = Access()
-    stored_dtype: np.dtype[Any] | None = None  # of the values in the files; None if files hold no values
-    has_long_integers: bool = False  # whether columns that are read as floats are stored as integers of 64 bits
-    is_sketched: bool = False  # whether the rows are those of a sketch store
-    missing_chunks: str = ""  # how many storage chunks the files lack, and where; they are read as a fill value
-    files: tuple[str, ...] = ()  # local files and directories that hold the rows
-    # options by which rows are made from the files (``documents``, ``hashing``, ``tfidf``), if files hold no rows
-    made_with: Mapping[str, Any] | None = None
-    stages_before: tuple[Stage, ...] = ()  # passes over the data that were needed to open the source
+    origin: Origin = Origin()
     feature_names: tuple[str, ...] | None = None  # names of the columns
     tfidf: Any = None  # the `TfIdf` that weights the rows
-    prepared_by: Preparation | None = None  # the preparation of the rows of `original`
-    id_column: str | None = None  # the column that identifies rows, whose values `ids` yields
 
     def take_after(self, source: RowSource, **changed: Any) -> None:
         """Copy every attribute of `source` except those in `changed`, for a wrapper of it."""
@@ -111,9 +143,9 @@ class RowSource(ABC):
     @property
     def lies_as_read(self) -> bool:
         """Whether dense rows are stored in local files as they are read, so that reads cost as much as copies."""
-        access = self.access
-        there = self.files and not (self.is_sparse or access.decodes or access.in_process or access.streams)
-        return bool(there) and self.prepared_by is None and self.computed is None
+        access, origin = self.access, self.origin
+        there = origin.files and not (self.is_sparse or access.decodes or access.in_process or access.streams)
+        return bool(there) and origin.prepared_by is None and self.computed is None
 
     def chunks(self, target_bytes: int) -> ChunkRuns:  # noqa: ARG002
         """Cut the source into chunks of about `target_bytes` decoded bytes, always the same ones. Reads no rows.
@@ -159,7 +191,7 @@ class RowSource(ABC):
         return f"row {place:,} of {self.name}"
 
     def ids(self) -> Iterator[Any]:
-        """Yield the values of `id_column` in order, by one pass over that column alone.
+        """Yield the values of `Origin.id_column` in order, by one pass over that column alone.
 
         Pieces are pyarrow.ChunkedArray; of documents, lists of str or None. Raises InvalidInputError: there is no such
         column, or rows can be read only once.
@@ -168,7 +200,7 @@ class RowSource(ABC):
 
     def details(self) -> dict[str, str]:
         """Describe the storage by labels and texts for people. Reads no rows, or a few at the head."""
-        return {"not stored": self.missing_chunks} if self.missing_chunks else {}
+        return {"not stored": lost} if (lost := self.origin.missing_chunks) else {}
 
     def take_read_bytes(self) -> int:
         """Return the stored bytes that the last pass read, and reset the count."""

@@ -34,7 +34,7 @@ class ChosenColumns(WrappedSource):
             source,
             n_features=len(chosen),
             feature_names=chosen,
-            made_with={**(source.made_with or {}), "genes": list(chosen)},
+            origin=source.origin.also_made_with(genes=list(chosen)),
             access=replace(source.access, read_factor=source.access.read_factor + 1),  # both are there at the same time
             **changed,
         )
@@ -48,7 +48,7 @@ class ChosenColumns(WrappedSource):
 
 def choosable(source: RowSource) -> RowSource:
     """The source, if `genes` can choose its columns. Raises InvalidParameterError: a stream, a table, no names."""
-    if source.computed or source.access.streams or source.feature_names is None or "table" in (source.made_with or {}):
+    if source.computed or source.access.streams or source.feature_names is None or "table" in source.origin.made_with:
         raise InvalidParameterError(
             f"genes= does not apply to {source.name}; needed: cells whose genes have names, in files or memory, as of "
             f"AnnData and 10x Genomics. AnnData's own names, 0, 1, 2, ..., are none: set adata.var_names, as to gene0, "

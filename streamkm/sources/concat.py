@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import Rows, RowSource
+from streamkm.sources.base import Access, Rows, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.frames import order_of
@@ -52,30 +51,18 @@ class PartsSource(RowSource):
         self.parts = parts = tuple(taken)
         self._starts = np.cumsum([0, *rows])  # (parts + 1,); rows in front of each part
         sizes = [part.n_bytes for part in parts]
-        rules: dict[Any, tuple[str, ...]] = {
-            all: ("replayable",),
-            any: ("sequential", "decodes"),
-            max: ("read_factor", "producer_bytes", "shared_bytes"),
-            sum: ("resident_bytes", "unloaded_bytes"),
-        }
-        access = replace(
-            first.access,
-            **{name: rule(getattr(part.access, name) for part in parts) for rule in rules for name in rules[rule]},
-            libraries=tuple(dict.fromkeys(library for part in parts for library in part.access.libraries)),
-            # Dask arrays among them: their graphs may hold rows too
-            in_process=any(part.access.in_process or part.computed for part in parts),
-        )
+        access = Access.joined([part.access for part in parts])
+        if any(part.computed for part in parts):  # graphs of Dask arrays may hold rows too
+            access = replace(access, in_process=True)
         self.take_after(
             first,
             access=access,
-            is_sketched=all(part.is_sketched for part in parts),
+            origin=first.origin.joined([part.origin for part in parts]),
             name=f"{first.name} and {len(parts) - 1} more" if len(parts) > 1 else first.name,
             n_rows=sum(rows),
             n_features=max(widths),
             dtype=np.result_type(*(part.dtype for part in parts)),
             n_bytes=None if None in sizes else sum(size or 0 for size in sizes),
-            files=tuple(dict.fromkeys(file for part in parts for file in part.files)),
-            missing_chunks="; ".join(part.missing_chunks for part in parts if part.missing_chunks),
         )
 
     def chunks(self, target_bytes: int) -> ChunkRuns:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import Access, Rows, RowSource, row_places
+from streamkm.sources.base import Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
 
@@ -44,12 +45,9 @@ class DenseSource(RowSource):
         self._array = array
         self.name = array.name
         self.n_rows, self.n_features = array.shape
-        self.dtype, self.stored_dtype = decoded_dtype(array.dtype, array.name), array.dtype.newbyteorder("=")
+        self.dtype = decoded_dtype(array.dtype, array.name)
+        self.access, self.origin = replace(array.access, read_factor=READ_FACTOR), array.origin
         self.n_bytes = array.n_bytes
-        self.access = Access(
-            in_process=array.in_process, decodes=array.decodes, libraries=array.libraries, read_factor=READ_FACTOR
-        )
-        self.files, self.missing_chunks = array.files, array.missing_chunks
 
     def details(self) -> dict[str, str]:
         lacking = {label: text.rpartition(": ")[2] for label, text in super().details().items()}

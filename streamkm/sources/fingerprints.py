@@ -35,10 +35,10 @@ def fingerprint(source: RowSource) -> dict[str, Any]:
         "dtype": str(source.dtype),
         "sparse": source.is_sparse,
     }
-    if source.made_with:
-        described["made_with"] = json.loads(json.dumps(dict(source.made_with)))
-    if source.files:
-        return {**described, "files": [file_fingerprint(path) for path in source.files]}
+    if source.origin.made_with:
+        described["made_with"] = json.loads(json.dumps(dict(source.origin.made_with)))
+    if source.origin.files:
+        return {**described, "files": [file_fingerprint(path) for path in source.origin.files]}
     return {**described, "sample": None if source.access.streams or source.computed else _sampled_rows(source)}
 
 

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from scipy.io import mminfo, mmread
 
 from streamkm.core.exceptions import SourceError
-from streamkm.sources.base import Access, RowSource
+from streamkm.sources.base import Access, Origin, RowSource
 from streamkm.sources.binary.numpy_files import LoadedSource
 from streamkm.sources.compressed_text import compression_of, decompressor
 from streamkm.sources.local import unchanged
@@ -38,7 +38,7 @@ class MatrixMarketSource(LoadedSource):
 
     def __init__(self, path: str) -> None:
         self._path = opened_path(path)
-        self.name, self.files = name_of((self._path,)), (self._path,)
+        self.name, self.origin = name_of((self._path,)), Origin(files=(self._path,))
         with self._text() as text:
             n, d, self._n_entries, form, field, symmetry = mminfo(text)
             self.is_sparse, self.n_rows, self.n_features = form == "coordinate", n, d

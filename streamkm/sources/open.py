@@ -213,7 +213,7 @@ def _is_row(item: Any) -> bool:
 
 def store_of(source: RowSource) -> StoreSource | None:
     """The source, if it is a sketch store, whose reader is imported only then; else None."""
-    if not source.is_sketched:
+    if not source.origin.is_sketched:
         return None
     from streamkm.sources.sketch_store import StoreSource
 

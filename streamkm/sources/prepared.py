@@ -28,10 +28,8 @@ class PreparedRows(WrappedSource):
     With an incomplete `preparation` rows can be planned for, but not read.
     """
 
-    prepared_by: Preparation
-
     def __init__(self, source: RowSource, preparation: Preparation) -> None:
-        self.source = source
+        self.source, self._preparation = source, preparation
         dtype, beside = working_dtype(source.dtype), INDEX_BYTES * source.is_sparse
         width = preparation.dense_width if source.is_sparse else None
         self.growth = (dtype.itemsize + beside) / (source.dtype.itemsize + beside)
@@ -39,13 +37,11 @@ class PreparedRows(WrappedSource):
             least = dtype.itemsize / (source.dtype.itemsize + beside)
             self.growth = max(least, width * dtype.itemsize / decoded_row_bytes(source))
             logger.info(DENSIFIED, source.name, ", ".join(preparation.finding), width)
-        made_with = {**(source.made_with or {}), "steps": preparation.described()}
         read_factor = source.access.read_factor / self.growth + 1  # both are there at the same time
         self.take_after(
             source,
-            prepared_by=preparation,
             dtype=dtype,
-            made_with=made_with,
+            origin=replace(source.origin.also_made_with(steps=preparation.described()), prepared_by=preparation),
             access=replace(source.access, read_factor=read_factor),
             is_sparse=source.is_sparse and width is None,
             n_features=source.n_features if width is None else width,
@@ -59,18 +55,18 @@ class PreparedRows(WrappedSource):
         return self._source_bytes(target_bytes)
 
     def apply(self, X: Matrix) -> Matrix:
-        return self.prepared_by.apply(X)
+        return self._preparation.apply(X)
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         for rows in self.source.stream(self.original_bytes(target_bytes)):
-            for piece in pieces(rows, self.prepared_by, target_bytes) if self.access.streams else (rows,):
+            for piece in pieces(rows, self._preparation, target_bytes) if self.access.streams else (rows,):
                 yield self._applied(piece)
 
     def describe(self, place: int) -> str:
-        return f"{self.source.describe(place)}, after {', '.join(self.prepared_by.steps)}"
+        return f"{self.source.describe(place)}, after {', '.join(self._preparation.steps)}"
 
     def details(self) -> dict[str, str]:
-        return {**self.source.details(), "preprocess": ", ".join(self.prepared_by.steps)}
+        return {**self.source.details(), "preprocess": ", ".join(self._preparation.steps)}
 
 
 def pieces(rows: Rows, preparation: Preparation, target_bytes: int) -> Iterator[Rows]:

@@ -21,7 +21,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -121,8 +121,9 @@ class StoreSource(PartsSource):
         self.info = StoreInfo.read(path)
         root = open_root(self.path)
         super().__init__([_part_source(root, self.path, self.info, part) for part in self.info.parts])
-        self.name, self.is_sketched = self.path, True
-        self.files = (os.path.join(self.path, ROOT),)  # it has the digest of all others
+        self.name = self.path
+        # the metadata have the digest of all other files
+        self.origin = replace(self.origin, files=(os.path.join(self.path, ROOT),), is_sketched=True)
 
     def details(self) -> dict[str, str]:
         made = ", ".join(f"{key} {value}" for key, value in self.info.sketch.items() if key != "kind")
@@ -161,7 +162,7 @@ class CheckedArray(ZarrArray):
 
     def __init__(self, array: Any, name: str, checksums: NDArray[np.uint32]) -> None:
         super().__init__(array, name)
-        self._checksums, self.missing_chunks = checksums, ""  # which is an error
+        self._checksums, self.origin = checksums, replace(self.origin, missing_chunks="")  # which is an error
         if len(checksums) != -(-self.shape[0] // self.unit_rows):
             raise SourceError(f"{name} is damaged: it has not as many rows as were written; sketch the data again")
 

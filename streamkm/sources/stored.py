@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources import local, remote
+from streamkm.sources.base import Access, Origin
 from streamkm.sources.local import LocalFile, LocalPath
 from streamkm.sources.remote import Address, RemoteFile, is_remote, remote_library
 
@@ -37,14 +38,9 @@ class StoredArray(ABC):
     unit_rows: int
     n_bytes: int | None  # stored bytes, compressed
     unit_bytes: int = 0  # decoded bytes of a storage chunk, with what lies beyond the array
-    missing_chunks: str = ""  # as of `Origin`
     format: str = "stored"  # what it is stored in, for people: ``HDF5``
-    decodes: bool = False  # as of `Access`
-    # whether the values lie in this process's memory, or can be reached from this process alone
-    in_process: bool = False
-    # as of `RowSource`
-    files: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ()
+    access: Access = Access()
+    origin: Origin = Origin()
 
     @abstractmethod
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
@@ -85,9 +81,8 @@ class FileArray(StoredArray):
     ) -> None:
         self.format = format
         self._path = path = opened_path(path)
-        self.files = (path,)
-        self.decodes = is_remote(path)
-        self.libraries = remote_library(path)
+        self.access = Access(decodes=is_remote(path), libraries=remote_library(path))
+        self.origin = Origin((path,), dtype.newbyteorder("="))
         self._offset = offset
         self._by_columns = fortran_order and len(shape) == 2
         self.name = name_of([name])

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.base import Access, IndexedRows, Rows, RowSource
+from streamkm.sources.base import Access, IndexedRows, Origin, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.compressed_text import PLAIN, compression, describe_line, opened_text, read_text
 from streamkm.sources.remote import is_remote
@@ -90,7 +90,6 @@ class SvmlightSource(RowSource):
         self.paths = tuple(opened_path(os.fspath(path)) for path in given)
         if not self.paths:
             raise InvalidParameterError("paths must name at least one file, got none")
-        self.files = self.paths
         if any(map(is_remote, self.paths)):
             self.access = replace(self.access, read_factor=REMOTE_READ_FACTOR, libraries=("fsspec",))
         self.n_features = None if n_features is None else int(n_features)
@@ -183,9 +182,9 @@ class SvmlightSource(RowSource):
         }
 
     @cached_property
-    def made_with(self) -> dict[str, int] | None:  # type: ignore[override]
-        """The index of column 0 in the files, unless it is 0; see `RowSource.made_with`."""
-        return None if self._format.zero_based else {"first_index": 1}
+    def origin(self) -> Origin:  # type: ignore[override]
+        """The files, and the index of column 0 there, unless it is 0: their head tells, when this is first asked."""
+        return Origin(self.paths, made_with={} if self._format.zero_based else {"first_index": 1})
 
     @property
     def _format(self) -> TextFormat:

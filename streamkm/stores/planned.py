@@ -79,7 +79,7 @@ def prepared_reader(reader: RowReader, executor: Executor, progress: Progress) -
 
     Raises InvalidInputError for invalid rows, unless they are to be skipped.
     """
-    preparation, original = reader.source.prepared_by, reader.source.original
+    preparation, original = reader.source.origin.prepared_by, reader.source.original
     if preparation is None or preparation.is_complete:
         return reader
     context = PassContext(executor=executor, reader=replace(reader, source=original))
@@ -193,7 +193,7 @@ def check_made_alike(source: StoreSource, sketch: Sketch, metric: Metric, prepar
 def check_appended(source: StoreSource, reader: RowReader) -> None:
     """Refuse rows made otherwise than a store's, of other features, or already in it. Raises StoreError."""
     rows, info = reader.source, source.info
-    check_made_alike(source, sketch_of_store(source), reader.metric, rows.prepared_by)
+    check_made_alike(source, sketch_of_store(source), reader.metric, rows.origin.prepared_by)
     d, exact = rows.original.n_features, all(entry["exact"] for entry in info.inputs)
     if d is not None and d != info.n_features and (exact or d < info.n_features):  # counted widths may grow
         raise StoreError(

@@ -59,7 +59,7 @@ def write_store(
     Raises OutputError, DiskFullError: it exists, or cannot be written; InvalidInputError (also for no rows),
     SourceError.
     """
-    preparation = reader.source.prepared_by
+    preparation = reader.source.origin.prepared_by
     check_store_place(path, overwrite=overwrite)
     target = Path(os.path.realpath(path))
     with working_directory(target) as work, named(work, target):

@@ -118,7 +118,7 @@ class RowSourceContract:
             assert len(source.chunks(300)) == 0
             with pytest.raises(TypeError, match="streams rows"):
                 source.read(Chunk(0, 0, 0, 1, 1))
-        if source.prepared_by is None:
+        if source.origin.prepared_by is None:
             assert source.original is source
             assert source.original_bytes(1000) == 1000
 

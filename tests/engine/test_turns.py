@@ -21,6 +21,7 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import count_pass
 from streamkm.sketches import CountSketch
+from streamkm.sources.base import Origin
 from streamkm.sources.binary import csr_groups
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.stores.writer import write_store
@@ -86,7 +87,7 @@ def test_counting_and_stores_read_storage_chunks_once_but_for_few(workers, store
     with engine.open_executor(workers) as executor:
         count_pass(PassContext(executor=executor, reader=reader), Stage("count"))
         assert reads(arrays) <= MOST_READS
-        source.files = (str(tmp_path),)  # known by its files: no rows are read to know it again
+        source.origin = Origin(files=(str(tmp_path),))  # known by its files: no rows are read to know it again
         write_store(tmp_path / "s.zarr", reader, CountSketch(16, 0), executor, Stage("store"))
         assert reads(arrays) <= MOST_READS
 

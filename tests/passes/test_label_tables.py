@@ -28,6 +28,7 @@ from streamkm.cli.main import main
 from streamkm.core.atomic_io import working_directory
 from streamkm.core.exceptions import DiskFullError, InvalidInputError, MissingDependencyError, OutputError
 from streamkm.passes.label_tables import COLUMNS
+from streamkm.sources.base import Origin
 from tests.fresh import run_fresh
 from tests.tables import cases
 
@@ -135,7 +136,7 @@ def test_what_is_no_file_is_neither_opened_nor_replaced(tmp_path):
 def named_rows(rows, pieces):
     """A source of rows with ids, which come in pieces."""
     source = open_source(rows)
-    source.id_column, source.ids = "who", lambda: iter(pieces)
+    source.origin, source.ids = Origin(id_column="who"), lambda: iter(pieces)
     return source
 
 

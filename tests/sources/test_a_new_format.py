@@ -11,7 +11,7 @@ import pytest
 
 from streamkm import StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidParameterError, SourceError
-from streamkm.sources.base import Rows, RowSource, row_places
+from streamkm.sources.base import Origin, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.formats import FORMATS, Reader, file_format
@@ -33,13 +33,13 @@ class FixedWidth(RowSource):
     """Rows of records of one width, each of float64 values."""
 
     is_sparse = False
-    dtype = stored_dtype = np.dtype(np.float64)
+    dtype = np.dtype(np.float64)
 
     def __init__(self, path: str) -> None:
         self.name, self.path = str(path), opened_path(path)
         with open(self.path, "rb") as file:
             _, self.n_rows, self.n_features = HEADER.unpack(file.read(HEADER.size))
-        self.n_bytes, self.files = self.n_rows * self.n_features * 8, (self.path,)
+        self.n_bytes, self.origin = self.n_rows * self.n_features * 8, Origin((self.path,), self.dtype)
         if os.path.getsize(self.path) != HEADER.size + self.n_bytes:
             raise SourceError(f"{path} is truncated; write the file again")
 

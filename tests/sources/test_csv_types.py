@@ -39,7 +39,7 @@ def outcome(path, lines, options):
     except InvalidInputError as error:
         return "refused" if path.name in str(error) and "column 'a'" in str(error) else str(error)
     at = source.feature_names.index("b")
-    return source.feature_names, source.made_with["table"], rows[rows[:, at].argsort()].tolist()
+    return source.feature_names, source.origin.made_with["table"], rows[rows[:, at].argsort()].tolist()
 
 
 @cases("name", ["x.csv", "x.csv.gz"])

@@ -257,7 +257,7 @@ class ChangesAfter(RowSource):
 
     def __init__(self, source, path, n_reads, change):
         self.__dict__.update({name: getattr(source, name) for name in ("name", "n_rows", "n_features", "dtype")})
-        self.is_sparse, self.n_bytes, self.files = source.is_sparse, source.n_bytes, source.files
+        self.is_sparse, self.n_bytes, self.origin = source.is_sparse, source.n_bytes, source.origin
         self.source, self.path, self.n_reads, self.change = source, path, n_reads, change
 
     def chunks(self, target_bytes):

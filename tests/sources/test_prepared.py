@@ -90,7 +90,7 @@ def test_rows_are_not_written_to():
 def test_prepared_rows_tell_what_they_are_made_of():
     source, preparation = ArraySource(np.ones((9, 4), np.float32)), Preparation(("unit",))
     rows = PreparedRows(source, preparation)
-    assert rows.prepared_by is preparation
+    assert rows.origin.prepared_by is preparation
     assert rows.original is source
     assert hashed_text(rows) is None
     text = open_documents(["a b", "b c"], tfidf=False)

@@ -429,7 +429,7 @@ class TestCsvText:
         wanted = [[1, 2], *[[1, np.nan]] * (text.count("\n") - 2)]
         np.testing.assert_array_equal(self.read(tmp_path, text, null_values=words), wanted)
         source = open_source(tmp_path / "x.csv", null_values=words)
-        assert source.made_with["csv"]["null_values"] == tuple(np.atleast_1d(words))
+        assert source.origin.made_with["csv"]["null_values"] == tuple(np.atleast_1d(words))
         with pytest.raises(InvalidInputError, match="column 'b' contains text"):
             self.read(tmp_path, text + "1,NA\n", null_values=words)
         with pytest.raises(InvalidParameterError, match="null_values=-999; needed: words"):
@@ -760,7 +760,7 @@ def test_ids_are_given_on_request(tmp_path):
     for data in (*(tmp_path / name for name in ("x.csv", "x.csv.gz", "x.parquet", "*.parquet")), table, table.lazy()):
         source = open_source(data, id_column="id")
         assert source.feature_names == ("a", "b")
-        assert source.id_column == "id"
+        assert source.origin.id_column == "id"
         times = 2 if str(data).endswith("*.parquet") else 1
         for _ in range(2):
             found = [each for part in source.ids() for each in part.to_pylist()]
@@ -814,4 +814,4 @@ def test_categories_take_a_pass_of_their_own(tmp_path):
 
 def test_what_rows_are_made_of_is_json():
     source = open_source(FRAME, **WITH_CITY, categories="hash")
-    assert json.loads(json.dumps(source.made_with))["table"]["n_features"] == 1024
+    assert json.loads(json.dumps(source.origin.made_with))["table"]["n_features"] == 1024

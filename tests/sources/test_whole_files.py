@@ -74,7 +74,7 @@ def test_ids_are_names_in_the_folder(tmp_path):
     for X in (tmp_path, f"{tmp_path}/", f"{tmp_path}/[0-9]/*.txt", [tmp_path / "0", tmp_path / "1", tmp_path / "2"]):
         source = open_documents(X, format="files", tfidf=False)
         assert list(source.ids()) == [names]
-        assert source.id_column == "file"
+        assert source.origin.id_column == "file"
     assert source.n_rows == len(names)
     assert source.describe(12).endswith("1/012.txt")
 
@@ -106,7 +106,7 @@ def test_two_thousand_files_with_one_handle_each_at_a_time(tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert X.shape == (2_000, M)
     np.testing.assert_array_equal(places, np.arange(2_000))
-    assert source.files == (str(tmp_path),)
+    assert source.origin.files == (str(tmp_path),)
     assert len(pickle.dumps(source)) < 600_000
 
 
@@ -181,7 +181,7 @@ def test_fields_that_name_documents(tmp_path, form):
             path.write_bytes(gzip.compress((tmp_path / "x.jsonl").read_bytes()))
     source = open_documents(path, field="text", hashing=HASHING, tfidf=False, id_column="id")
     assert [each for piece in source.ids() for each in piece] == [str(number) for number in range(len(documents))]
-    assert source.id_column == "id"
+    assert source.origin.id_column == "id"
     np.testing.assert_array_equal(whole(source)[0].toarray(), vectorized(documents).toarray())
     with pytest.raises(InvalidInputError, match="'nmae'"):
         open_documents(path, field="text", tfidf=False, id_column="nmae")

@@ -13,7 +13,7 @@ import zarr
 from streamkm import StreamKMeans
 from streamkm.preparation import Preparation
 from streamkm.sources import open_source
-from streamkm.sources.base import Access, RemoteView, Rows, RowSource
+from streamkm.sources.base import Access, Origin, RemoteView, Rows, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import ChunkRuns
 from streamkm.sources.concat import PartsSource
@@ -29,15 +29,16 @@ ACCESS = Access(
     streams=True, replayable=False, sequential=True, decodes=True, in_process=True, read_factor=3.25,
     producer_bytes=77, resident_bytes=88, unloaded_bytes=66, shared_bytes=99, libraries=("h5py",),
 )  # fmt: skip
+ORIGIN = Origin(
+    files=("a.svm", "b.svm"), stored_dtype=np.dtype(np.float16), has_long_integers=True, is_sketched=True,
+    missing_chunks="1 of 4 chunks", made_with={"hashing": 1}, id_column="name", stages_before=("idf",),
+    prepared_by="steps",
+)  # fmt: skip
 TOLD = {
     "name": "odd", "n_rows": 30, "n_features": 7, "dtype": np.dtype(np.float32), "is_sparse": True, "n_bytes": 1234,
-    "access": ACCESS, "is_sketched": True, "stored_dtype": np.dtype(np.float16),
-    "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
-    "stages_before": ("idf",), "feature_names": tuple("abcdefg"), "id_column": "name",
-    "has_long_integers": True, "missing_chunks": "1 of 4 chunks", "tfidf": "weights",
-    "prepared_by": "steps",
+    "access": ACCESS, "origin": ORIGIN, "feature_names": tuple("abcdefg"), "tfidf": "weights",
 }  # fmt: skip
-GROUPS = {"access": ACCESS}
+GROUPS = {"access": ACCESS, "origin": ORIGIN}
 
 
 def every(values):
@@ -128,9 +129,13 @@ def test_every_wrapper_is_among_them():
 
 def test_parts_say_the_most_of_any():
     access = replace(ACCESS, in_process=False, read_factor=5.0, shared_bytes=500, libraries=("zarr", "h5py"))
-    odd, other = OddSource(), OddSource(name="other", access=access, files=("b.svm", "c.svm"))
+    odd, other = OddSource(), OddSource(name="other", access=access, origin=replace(ORIGIN, files=("b.svm", "c.svm")))
     both = PartsSource([odd, other])
-    assert (both.access.read_factor, both.files, both.access.in_process) == (5.0, ("a.svm", "b.svm", "c.svm"), True)
+    assert (both.access.read_factor, both.origin.files, both.access.in_process) == (
+        5.0,
+        ("a.svm", "b.svm", "c.svm"),
+        True,
+    )
     assert both.access.shared_bytes == 500
     assert both.access.libraries == ("h5py", "zarr")
     assert (both.n_rows, both.n_bytes, both.access.resident_bytes, both.access.producer_bytes) == (60, 2468, 176, 77)

@@ -374,7 +374,7 @@ LOST = {
 def test_lost_chunks_are_counted_warned_of_once_and_an_error_by_request(tmp_path, layout):
     options, key, count = LOST[layout]
     write(tmp_path / "x.zarr", dense_matrix() + 1, **options)
-    assert not open_source(tmp_path / "x.zarr", missing_chunks="raise").missing_chunks
+    assert not open_source(tmp_path / "x.zarr", missing_chunks="raise").origin.missing_chunks
     (tmp_path / "x.zarr" / key).unlink()
     (tmp_path / "x.zarr" / "notes.txt").write_text("a file that is no chunk")
     source = open_source(tmp_path / "x.zarr")

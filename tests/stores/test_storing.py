@@ -400,7 +400,7 @@ class TestClustering:
             reader = prepared_reader(reader, workers, Progress(show=False))
             store = write_store(tmp_path / "s", reader, SKETCH, workers, Stage("test"))
             wide = replace(reader, source=prepared_as(store, open_source(matrix("sparse", 9, 40, seed=2))))
-            assert len(wide.source.prepared_by.found[0].factor) == 40
+            assert len(wide.source.origin.prepared_by.found[0].factor) == 40
             with pytest.raises(InvalidInputError, match="sketched already"):
                 reader_for_store(store, "euclidean", "raise", preprocess=("unit",))
         other = write_arrays(tmp_path / "s", "steps_factor0", np.ones(40))

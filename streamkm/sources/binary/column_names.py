@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -54,7 +55,7 @@ def _with_names(
         are_numbers = column is None and all(name == str(number) for number, name in enumerate(names))
         source.feature_names = None if are_numbers else unique_names(map(str, names))
     if column is not None:
-        source.made_with = {"var_column": column}
+        source.origin = replace(source.origin, made_with={"var_column": column})
     if genes is None:
         return source
     chosen_from = choosable(source)

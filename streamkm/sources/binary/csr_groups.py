@@ -14,7 +14,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakSet
 
@@ -58,24 +58,22 @@ class CsrSource(RowSource):
         self._nnz = data.shape[0]
         self._layout = layout
         self.name = name
-        self.files = tuple(dict.fromkeys(data.files + indices.files + indptr.files))
         self.n_rows, self.n_features = shape
-        self.dtype, self.stored_dtype = decoded_dtype(data.dtype, data.name), data.dtype.newbyteorder("=")
+        self.dtype = decoded_dtype(data.dtype, data.name)
         arrays = (data, indices, indptr)
         sizes = [array.n_bytes for array in arrays]
         self.n_bytes = None if None in sizes else sum(size or 0 for size in sizes)
-        self.missing_chunks = "; ".join(array.missing_chunks for array in arrays if array.missing_chunks)
+        self.origin = data.origin.joined([array.origin for array in arrays])
         # of storage chunks, what lies beyond the arrays; pointers are read before chunks are planned
         beyond = (array.unit_bytes - math.prod(array.shape) * array.dtype.itemsize for array in arrays)
         resident_bytes = sum(max(0, n_bytes) for n_bytes in beyond)
-        self.access = Access(
-            in_process=any(array.in_process for array in arrays),
-            decodes=data.decodes or indices.decodes,
+        self.access = replace(
+            Access.joined([array.access for array in arrays]),
+            decodes=data.access.decodes or indices.access.decodes,
             read_factor=READ_FACTOR,
             resident_bytes=resident_bytes,
             unloaded_bytes=resident_bytes,
             shared_bytes=sum(min(array.unit_rows, self._nnz) * array.dtype.itemsize for array in (data, indices)),
-            libraries=tuple(dict.fromkeys(data.libraries + indices.libraries + indptr.libraries)),
         )
         check_matrix(shape, data.dtype, name)
         for array, length, needed in (

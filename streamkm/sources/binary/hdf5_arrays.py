@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.core.process import collector_off
+from streamkm.sources.base import Access, Origin
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote import Address, RemoteFile, is_remote, remote_library, settle
 from streamkm.sources.stored import StoredArray, chunks_text
@@ -45,17 +46,16 @@ class Hdf5Array(StoredArray):
 
     def __init__(self, path: str, location: str, dataset: h5py.Dataset, *, handle: bool = False) -> None:
         self._path, self._dataset, self._handle = path, location, dataset if handle else None
-        self.files = () if handle else (path,)
         self.name = f"{path}:{location}"
         self.shape, self.dtype = dataset.shape or (), dataset.dtype
+        self.origin = Origin(() if handle else (path,), self.dtype.newbyteorder("="))
         self.unit_rows = dataset.chunks[0] if dataset.chunks else 1
         self.unit_bytes = math.prod(dataset.chunks) * self.dtype.itemsize if dataset.chunks else 0
         self.n_bytes = dataset.id.get_storage_size()
-        self.in_process = handle
-        self.libraries = ("h5py", *remote_library(path))
         self._details = _describe_storage(dataset)
         self._codes = tuple(code for code, *_ in _filters(dataset))
-        self.decodes = bool(self._codes) or is_remote(path)
+        decodes, libraries = bool(self._codes) or is_remote(path), ("h5py", *remote_library(path))
+        self.access = Access(decodes=decodes, in_process=handle, libraries=libraries)
         self._object = _remote_file(path)  # kept for what it has fetched: the library reads its structures again
         _require_decoders(dataset, self.name)
 

@@ -20,7 +20,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
-from streamkm.sources.base import Access, Rows, RowSource
+from streamkm.sources.base import Access, Origin, Rows, RowSource
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import DenseSource
@@ -168,7 +168,7 @@ class _Compressed(LoadedSource):
     ) -> None:
         lengths, _, dtype, _ = next(iter(members.values()))
         check_matrix(shape, dtype, name)
-        self.name, self.files, self.is_sparse = name, (path,), bool(layout)
+        self.name, self.origin, self.is_sparse = name, Origin(files=(path,)), bool(layout)
         self.n_rows, self.n_features = shape
         self.dtype = decoded_dtype(dtype, name)
         n_bytes = sum(math.prod(header[0]) * header[2].itemsize for header in members.values())
@@ -188,7 +188,7 @@ class _Compressed(LoadedSource):
         return self._told
 
     def _load(self) -> RowSource:
-        with _opened(self.files[0]) as archive:
+        with _opened(self.origin.files[0]) as archive:
             parts = [read_member(archive, archive.getinfo(member), self.name) for member in self._members]
         if not self._layout:
             return ArraySource(parts[0], name=self.name)

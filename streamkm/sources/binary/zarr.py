@@ -25,7 +25,7 @@ from zarr.errors import BaseZarrError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ZipStore
 
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError, StreamkmError
-from streamkm.sources.base import RowSource
+from streamkm.sources.base import Access, Origin, RowSource
 from streamkm.sources.binary.column_names import open_matrix
 from streamkm.sources.binary.layouts import Node, join
 from streamkm.sources.binary.local_files import WatchedFiles
@@ -86,8 +86,8 @@ def _open(
         raise InvalidParameterError(f"{option} does not apply to {name}, which is one array; pass the group of X")
     else:
         source = DenseSource(ZarrArray(node, name))
-    if missing_chunks == "raise" and source.missing_chunks:
-        raise SourceError(f'{source.missing_chunks}; restore them, or leave missing_chunks="raise" out')
+    if missing_chunks == "raise" and source.origin.missing_chunks:
+        raise SourceError(f'{source.origin.missing_chunks}; restore them, or leave missing_chunks="raise" out')
     return source
 
 
@@ -124,31 +124,35 @@ class ZarrArray(StoredArray):
         self.shape = tuple(array.shape)
         self.dtype = np.dtype(array.dtype)
         self.format = f"Zarr v{array.metadata.zarr_format}"
-        self.in_process = not _is_shared(array.store)
-        self.files = (_store_name(array.store),) if isinstance(array.store, LocalStore | ZipStore) else ()
-        self.decodes = bool(array.filters or array.compressors) or isinstance(array.store, RemoteStore)
-        self.libraries = ("zarr", *(("fsspec",) if isinstance(array.store, RemoteStore) else ()))
+        is_remote = isinstance(array.store, RemoteStore)
+        self.access = Access(
+            decodes=bool(array.filters or array.compressors) or is_remote,
+            in_process=not _is_shared(array.store),
+            libraries=("zarr", "fsspec") if is_remote else ("zarr",),
+        )
+        files: tuple[str, ...] = (_store_name(array.store),) if isinstance(array.store, LocalStore | ZipStore) else ()
         self._grid = grid = Grid(array, name)
         self.unit_rows = grid.lengths[0] if self.shape else 1
         self.unit_bytes = math.prod(grid.lengths) * self.dtype.itemsize
-        self._files, self._zip, stored = None, "", None
+        self._files, self._zip, stored, lacking = None, "", None, ""
         self.n_bytes = int(array.nbytes_stored()) if isinstance(array.store, MemoryStore) else None
         if isinstance(array.store, LocalStore):
             self._files = WatchedFiles(str(Path(array.store.root, array.path)), grid.holds)
             self.n_bytes = self._files.n_bytes
-            self.missing_chunks = grid.lacking(name, self._files.n_counted, self._files)
+            lacking = grid.lacking(name, self._files.n_counted, self._files)
         elif isinstance(array.store, RemoteStore):
             address = array.store.root.at(array.path)
             if (objects := listed(address)) is not None:  # else what was stored is estimated by samples of the rows
                 stored = {key: version.n_bytes for key, version in objects.items()}
-                self.files = (Address(address, address.options, Version.of_all(objects)),)
+                files = (Address(address, address.options, Version.of_all(objects)),)
         else:
             self._zip = opened_path(str(array.store.path)) if isinstance(array.store, ZipStore) else ""
             stored = _stored(array)
         if stored is not None:
             if None not in stored.values():
                 self.n_bytes = sum(stored.values())
-            self.missing_chunks = grid.lacking(name, sum(map(grid.holds, stored)), stored)
+            lacking = grid.lacking(name, sum(map(grid.holds, stored)), stored)
+        self.origin = Origin(files, self.dtype.newbyteorder("="), missing_chunks=lacking)
 
     def details(self) -> dict[str, str]:
         array = self._array

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -77,8 +78,9 @@ class DaskTable(DaskSource):
         width, dtype = layout.n_features, layout.dtype
         super().__init__(array_of_parts(parts, (math.nan, width), dtype, kind((0, width), dtype=dtype)), name=NAME)
         take_layout(self, layout)
-        self.id_column, self.made_with = options.id_column, self.made_with if given else None
-        self._id_values = None if self.id_column is None else frame[self.id_column]
+        made_with = self.origin.made_with if given else {}
+        self.origin = replace(self.origin, id_column=options.id_column, made_with=made_with)
+        self._id_values = None if options.id_column is None else frame[options.id_column]
 
     def ids(self) -> Iterator[Any]:
         if self._id_values is None:

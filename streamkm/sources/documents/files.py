@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.sources.base import Origin
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.compressed_text import compression, describe_line, opened_text, read_text
 from streamkm.sources.documents.base import (
@@ -69,7 +70,8 @@ class TextFiles(HashedText):
         id_column: str | int | None = None,
         **options: Any,
     ) -> None:
-        self.files = self.paths = tuple(map(opened_path, paths))
+        self.paths = tuple(map(opened_path, paths))
+        self.origin = Origin(self.paths, id_column=None if id_column is None else str(id_column))
         self.sizes = tuple(map(text_size, self.paths))
         if len(self.paths) > 1 << (63 - PLACE_BITS):
             raise InvalidParameterError(f"1 to {1 << (63 - PLACE_BITS):,} files are needed, got {len(self.paths):,}")
@@ -84,7 +86,7 @@ class TextFiles(HashedText):
         self.decode_error, self.delimiter = taken["decode_error"], taken["delimiter"]
         self.has_names = form == "csv" and taken["header"]
         self._starts: dict[int, NDArray[np.int64]] = {}
-        self._id_field, self.id_column = id_column, None if id_column is None else str(id_column)
+        self._id_field = id_column
         first = [] if id_column is None else next(self.ids(), [])
         if first and all(each is None for each in first):
             raise InvalidInputError(f"{self.name}: the first {len(first):,} documents have no field {id_column!r}")
@@ -208,7 +210,7 @@ class TextFiles(HashedText):
         return batch_of(found), self.n_bytes * unpacked
 
     def ids(self) -> Iterator[list[str | None]]:
-        if self.id_column is None:
+        if self.origin.id_column is None:
             return super().ids()
         records = (self._records(part, made=self._id) for part in range(len(self.paths)))
         return (batch.documents for batch in joined(chain.from_iterable(records), IDS_BYTES))

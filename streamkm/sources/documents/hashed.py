@@ -59,7 +59,7 @@ class HashedText(RowSource):
         self.n_features: int = hashing.n_features
         self.dtype = np.dtype(hashing.dtype)
         self._stored = stored  # as of `details`
-        self.made_with = {"documents": dict(taken or {}), "hashing": asdict(hashing)}
+        self.origin = self.origin.also_made_with(documents=dict(taken or {}), hashing=asdict(hashing))
         if self.n_bytes == 0:
             raise InvalidInputError(f"{self.name} has 0 bytes of text; at least 1 document is needed")
 
@@ -123,7 +123,7 @@ class HashedText(RowSource):
         return map(self._rows, self.batches(self.text_bytes(target_bytes)))
 
     def with_line_limit(self, limit: LineLimit) -> RowSource:
-        bounded = copy(self) if self.files else self
+        bounded = copy(self) if self.origin.files else self
         bounded._line_limit = replace(limit, byte_cost=_line_cost(self.hashing))
         return bounded
 
@@ -169,8 +169,8 @@ class TfIdfRows(WrappedSource):
                 f"fractions of them; pass FeatureHashing(norm=None)"
             )
         self.source = source
-        made_with = {**(source.made_with or {}), "tfidf": tfidf.digest()}
-        self.take_after(source, dtype=working_dtype(source.dtype), made_with=made_with, tfidf=tfidf)
+        origin = source.origin.also_made_with(tfidf=tfidf.digest())
+        self.take_after(source, dtype=working_dtype(source.dtype), origin=origin, tfidf=tfidf)
 
     def apply(self, X: Matrix) -> Matrix:
         weighted: Matrix = self.tfidf.apply(X)

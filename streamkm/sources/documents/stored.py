@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import Access, row_places
+from streamkm.sources.base import Access, Origin, row_places
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.documents.base import (
     DocumentList,
@@ -41,9 +41,10 @@ class ParquetDocuments(DocumentList):
     def __init__(
         self, paths: Sequence[str], hashing: FeatureHashing, fields: Sequence[str], id_column: str | None = None
     ) -> None:
-        self.files = self.paths = tuple(map(opened_path, paths))
+        self.paths = tuple(map(opened_path, paths))
+        self.origin = Origin(self.paths, id_column=id_column)
         self.access = Access(decodes=True, libraries=("words", "pyarrow", *remote_library(*self.paths)))
-        self.fields, self.id_column = [*fields], id_column
+        self.fields = [*fields]
         self.name = name_of(self.paths)
         # of each row group that has rows: file, number there, rows, decoded and stored bytes of the columns
         groups = [group for part in range(len(paths)) for group in self._groups_of(part)]
@@ -57,7 +58,7 @@ class ParquetDocuments(DocumentList):
     def _groups_of(self, part: int) -> Iterator[tuple[int, ...]]:
         with parquet_file(self.paths[part]) as file:
             known = file.schema_arrow.names
-            for field in (*self.fields, self.id_column or self.fields[0]):
+            for field in (*self.fields, self.origin.id_column or self.fields[0]):
                 if field not in known:
                     raise InvalidInputError(
                         f"{self.paths[part]}: column {field!r} is missing; it has {shown_names(known)}"
@@ -85,11 +86,11 @@ class ParquetDocuments(DocumentList):
         return Batch(documents, row_places(chunk.start, chunk.stop), chunk.n_bytes)
 
     def ids(self) -> Iterator[list[str | None]]:
-        if self.id_column is None:
+        if self.origin.id_column is None:
             yield from super().ids()
         for path in self.paths:
             with parquet_file(path) as file:
-                for table in file.iter_batches(columns=[self.id_column], use_threads=False):
+                for table in file.iter_batches(columns=[self.origin.id_column], use_threads=False):
                     yield [None if each is None else str(each) for each in table.column(0).to_pylist()]
 
     def sample(self) -> tuple[Batch, float | None]:
@@ -124,13 +125,12 @@ class WholeFiles(DocumentList):
     """
 
     access = HashedText.access
-    id_column = "file"
 
     def __init__(self, paths: Sequence[str], hashing: FeatureHashing, *, decode_error: str = "strict") -> None:
         found = {file for path in paths for file in (visible_files(path) if is_folder(path) else [path])}
         self.paths = tuple(opened(path) for path in sorted(found, key=natural))
-        self.files = (str(paths[0]),) if len(paths) == 1 and is_folder(paths[0]) else self.paths
-        self.name = name_of(self.files or paths)
+        files = (str(paths[0]),) if len(paths) == 1 and is_folder(paths[0]) else self.paths
+        self.name, self.origin = name_of(files or paths), Origin(files, id_column="file")
         self.n_rows = len(self.paths)
         self.decode_error = decode_error
         sizes = np.array([file_size(path) for path in self.paths], np.int64)
@@ -154,7 +154,8 @@ class WholeFiles(DocumentList):
     def ids(self) -> Iterator[list[str | None]]:
         """Yield paths relative to the given folder, or to the common folder of all files."""
         folders = [os.path.dirname(os.path.abspath(path)) for path in self.paths]
-        folder = os.path.commonpath(folders) if self.files == self.paths else self.files[0]
+        files = self.origin.files
+        folder = os.path.commonpath(folders) if files == self.paths else files[0]
         yield [os.path.relpath(path, folder).replace(os.sep, "/") for path in self.paths]
 
     def describe(self, place: int) -> str:

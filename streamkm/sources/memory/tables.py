@@ -41,7 +41,8 @@ class MemoryTable(BatchTable):
         self._table = table = frame_table(X, name)
         self.n_rows, self.n_bytes = table.num_rows, 0
         self._take_schema(table.schema, read_options(options), self._columns)
-        self._table = table.select([*self._layout.names, *([] if self.id_column is None else [self.id_column])])
+        names = (*self._layout.names, self.origin.id_column)
+        self._table = table.select([name for name in names if name is not None])
         self.n_bytes = max(1, self._table.select(self._layout.names).get_total_buffer_size())
         self.access = replace(self.access, resident_bytes=self.n_bytes)
 

@@ -18,10 +18,10 @@ from streamkm.core.progress import Stage
 from streamkm.kernels.text.csv_numbers import parse_numbers
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.arrow import WORKING_BYTES, pyarrow
-from streamkm.sources.base import Access, Rows, RowSource
+from streamkm.sources.base import Access, Origin, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.compressed_text import compression, describe_line, opened_text, read_text
-from streamkm.sources.fitted_tables import TableOptions, described_table, read_options
+from streamkm.sources.fitted_tables import TableOptions, read_options
 from streamkm.sources.remote import remote_library
 from streamkm.sources.stored import name_of, open_binary, opened_path, read_fully
 from streamkm.sources.tables.columns import (
@@ -66,17 +66,17 @@ class CsvFiles(RowSource, ABC):
 
     def __init__(self, paths: Sequence[str], options: TableOptions, csv_format: CsvFormat) -> None:
         pyarrow(f"CSV ({paths[0]})")
-        self.files = self.paths = tuple(opened_path(path) for path in paths)
+        self.paths = tuple(opened_path(path) for path in paths)
+        self.origin = Origin(self.paths, id_column=options.id_column)
         self.name = name_of(self.paths)
         self.access = replace(self.access, libraries=("pyarrow", *remote_library(*self.paths)))
         self.sizes = tuple(text_size(path) for path in self.paths)
         self.n_bytes: int = sum(self.sizes)
-        self._format, self._options, self.id_column = csv_format, options, options.id_column
+        self._format, self._options = csv_format, options
         self._begin_files()
         self._layout = layout = self._lay_out()
         take_layout(self, layout)
-        self.has_long_integers = self._counts
-        self.made_with = {**described_table(layout), "csv": asdict(csv_format)}
+        self.origin = replace(self.origin.also_made_with(csv=asdict(csv_format)), has_long_integers=self._counts)
 
     def _begin_files(self) -> None:
         """Read every file's header."""
@@ -149,7 +149,8 @@ class CsvFiles(RowSource, ABC):
                     types[name] = joined_kind(types[name], kind, is_mixed=is_mixed)
                 if not gather_values(found, table):
                     break
-                self.stages_before = (Stage("categories", time.perf_counter() - started, self.n_bytes),)
+                stage = Stage("categories", time.perf_counter() - started, self.n_bytes)
+                self.origin = replace(self.origin, stages_before=(stage,))
         types |= {name: pa.float64() for name, kind in types.items() if pa.types.is_null(kind)}
         return found
 
@@ -165,7 +166,7 @@ class CsvFiles(RowSource, ABC):
             raise self._located(part, base + byte, problem) from None
         # what names rows is never null but empty
         nulls = ("", *(self._format.null_values or ()))
-        words = {name: ("",) if name == self.id_column else nulls for name in table.schema.names}
+        words = {name: ("",) if name == self.origin.id_column else nulls for name in table.schema.names}
         return with_keys(with_nulls(table, words), names, keys), starts + (part << PLACE_BITS | base)
 
     def _parse(self, part: int, text: Text, base: int) -> Rows:
@@ -192,12 +193,13 @@ class CsvFiles(RowSource, ABC):
         return self._located(part, byte, problem)
 
     def ids(self) -> Iterator[Any]:
-        if self.id_column is None:
+        id_column = self.origin.id_column
+        if id_column is None:
             yield from super().ids()
             return
-        names, types = [self.id_column], {self.id_column: pyarrow(self.name).string()}
+        names, types = [id_column], {id_column: pyarrow(self.name).string()}
         for part, text, base in self._pieces(_IDS_BYTES):
-            yield self._table(part, text[:-WINDOW], base, names, types)[0].column(self.id_column)
+            yield self._table(part, text[:-WINDOW], base, names, types)[0].column(id_column)
 
     @abstractmethod
     def _pieces(self, text_bytes: int) -> Iterator[tuple[int, Text, int]]:

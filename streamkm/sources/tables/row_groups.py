@@ -20,7 +20,7 @@ import numpy as np
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.core.progress import Stage
 from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, one_chunk, pyarrow
-from streamkm.sources.base import Rows, RowSource, row_places
+from streamkm.sources.base import Origin, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import check_count
 from streamkm.sources.fitted_tables import TableOptions, described_table, read_options
@@ -65,7 +65,7 @@ class BatchTable(RowSource):
         """Set the layout, after a pass for the values of text columns if it needs one."""
         if self.n_rows == 0:
             raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
-        self._layout, self.id_column = layout, options.id_column
+        self._layout, self.origin = layout, replace(self.origin, id_column=options.id_column)
         if names := unknown_categories(layout, options):
             started, n_rows = time.perf_counter(), 0
             found: dict[str, dict[str, None]] = {name: {} for name in names}
@@ -74,7 +74,8 @@ class BatchTable(RowSource):
                 if not gather_values(found, batch):
                     break
             self._layout = one_hot(layout, found)
-            self.stages_before = (Stage("categories", time.perf_counter() - started, self.n_bytes or 0, n_rows),)
+            stage = Stage("categories", time.perf_counter() - started, self.n_bytes or 0, n_rows)
+            self.origin = replace(self.origin, stages_before=(stage,))
         take_layout(self, self._layout)
 
     def _filled(self, batches: Iterable[Any], start: int, stop: int) -> Rows:
@@ -83,9 +84,9 @@ class BatchTable(RowSource):
         return Rows(X, row_places(start, stop))
 
     def ids(self) -> Iterator[Any]:
-        if self.id_column is None:
+        if self.origin.id_column is None:
             yield from super().ids()
-        for batch in self._columns([name := str(self.id_column)]):
+        for batch in self._columns([name := str(self.origin.id_column)]):
             yield pyarrow(self.name).chunked_array([one_chunk(batch.column(name))])
 
     def details(self) -> dict[str, str]:
@@ -141,7 +142,8 @@ class RowGroupTable(BatchTable):
 
     def __init__(self, paths: Sequence[str], **given: Any) -> None:
         options, self._pieces = read_options(given), PiecesInTurn()
-        self.files = self.paths = tuple(opened_path(path) for path in paths)
+        self.paths = tuple(opened_path(path) for path in paths)
+        self.origin = Origin(self.paths)
         self.name = name_of(self.paths)
         schemas, self._names, units = zip(*map(self._look, self.paths), strict=True)
         rows = np.array([n_rows for of_file in units for n_rows in of_file], np.int64)
@@ -280,8 +282,9 @@ def gather_values(found: dict[str, dict[str, None]], batch: Any) -> bool:
 def take_layout(source: RowSource, layout: TableSchema) -> None:
     """Set a source's attributes by its layout."""
     source.n_features, source.dtype, source.is_sparse = layout.n_features, layout.dtype, layout.n_hashed > 0
-    source.feature_names, source.made_with = layout.feature_names, described_table(layout)
-    source.has_long_integers = any(column.dtype in (np.int64, np.uint64) for column in layout.columns)
+    source.feature_names = layout.feature_names
+    has_long = any(column.dtype in (np.int64, np.uint64) for column in layout.columns)
+    source.origin = replace(source.origin, has_long_integers=has_long, made_with=described_table(layout))
 
 
 def columns_text(layout: TableSchema) -> dict[str, str]:
