@@ -133,7 +133,7 @@ class GatherPlan:
         largest = largest_chunk(source, chunk)
 
         def room(count: int) -> int:  # for rows, beside those that so many threads read
-            return int(ROOM_SHARE * (limit - taken - _read_bytes(reading_of(source, count, largest))))
+            return int(ROOM_SHARE * (limit - taken - _read_bytes(reading_of(source.access, count, largest))))
 
         n_threads = next((count for count in range(n_threads, 1, -1) if room(count) >= count * LEAST_ROOM), 1)
         rows_bytes = max(LEAST_ROOM, room(n_threads)) // 2
@@ -147,7 +147,7 @@ class GatherPlan:
 def plan_run(estimator: StreamKMeans, source: RowSource, memory_limit: Any) -> Plan:
     """The plan of the fit, if gathering and comparing have room too, for any clusters; else MemoryLimitError."""
     plan = estimator.plan_for(source, memory_limit=memory_limit)
-    reading = reading_of(source, 1, largest_chunk(source, plan.chunk_bytes))
+    reading = reading_of(source.access, 1, largest_chunk(source, plan.chunk_bytes))
     rows_bytes = (BYTES_PER_ROW + ORDER_BYTES) * (source.estimated_rows or 0)
     needed = plan.base_bytes + rows_bytes + int(LEAST_ROOM / ROOM_SHARE) + _read_bytes(reading)
     if needed > plan.limit_bytes:

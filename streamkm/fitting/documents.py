@@ -173,7 +173,7 @@ def _counted(source: RowSource, executor: Any, memory_limit: Any) -> tuple[Frequ
         budget = MemoryBudget.of(below, source)
         room = budget.limit_bytes - max(resident_bytes(), budget.base_bytes)
         piece_bytes = min(target_bytes, max(FEWEST_BYTES, room // PARTS // COUNTING_COPIES))
-        reading = reading_of(source, 1, piece_bytes).peak(CountFeatures.memory(piece_bytes))
+        reading = reading_of(source.access, 1, piece_bytes).peak(CountFeatures.memory(piece_bytes))
         return piece_bytes, budget.base_bytes + reading
 
     if is_given(memory_limit):  # frequencies do not depend on the pieces

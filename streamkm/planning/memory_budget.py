@@ -22,7 +22,7 @@ from streamkm.passes.gathered import CANDIDATES
 from streamkm.passes.sizes import Sizes
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import HELD_SHARE, PlannedWorkers, excess_bytes, process_memory
-from streamkm.sources.base import RowSource
+from streamkm.sources.base import Access, RowSource
 from streamkm.sources.chunks import SMALLEST_CHUNK_BYTES, default_chunk_bytes
 from streamkm.sources.text_lines import LineLimit
 
@@ -138,10 +138,9 @@ def _power_below(value: int, smallest: int) -> int:
 
 
 def reading_of(
-    source: RowSource, n_threads: int, largest: int, *, n_chunks: int = 1, on_cluster: bool = False
+    access: Access, n_threads: int, largest: int, *, n_chunks: int = 1, on_cluster: bool = False
 ) -> ReadingMemory:
     """The memory of reading a source whose largest chunk has `largest` decoded bytes."""
-    access = source.access
     return ReadingMemory(
         n_threads=n_threads, read_factor=access.read_factor, largest_chunk=largest, n_chunks=n_chunks,
         producer_bytes=access.producer_bytes, shared_bytes=access.shared_bytes, streams=access.streams,

@@ -192,7 +192,7 @@ class FitRequest:
     def memory_model(self, first: Sizes, resources: Resources) -> MemoryModel:
         """The memory model, without the sizes that are still to be chosen."""
         source, found, mapped = self.source, self.sketching, self.map is not None
-        m = found.n_components
+        m, preparation = found.n_components, source.origin.prepared_by
         # if the number of rows is unknown, as many as are sampled
         rows = RowSizes(
             n_rows=source.estimated_rows or first.sample_rows,
@@ -208,12 +208,12 @@ class FitRequest:
         return MemoryModel(
             n_clusters=self.n_clusters,
             rows=rows,
-            reading=reading_of(source, 1, 0, n_chunks=0, on_cluster=resources.on_cluster),
+            reading=reading_of(source.access, 1, 0, n_chunks=0, on_cluster=resources.on_cluster),
             chosen=first,
             coreset_rows=default_size(self.n_clusters),
             fitted=self.found and not mapped,
             directions=n_directions(found.sketch, m, self.n_clusters) if self.streamed else 0,
-            sums_bytes=source.origin.prepared_by.sums_bytes(source.estimated_features) if source.origin.prepared_by else 0,
+            sums_bytes=preparation.sums_bytes(source.estimated_features) if preparation else 0,
             once=self.once,
             labels=resources.gathers_labels,
             map=self.map,

@@ -115,7 +115,7 @@ def _planned(
         budget = MemoryBudget.of(limit, source, on_cluster=resources.on_cluster)
 
         def memory(sizes: Sizes, n_threads: int) -> dict[str, int]:
-            found = stages(reading_of(source, n_threads, largest(sizes.chunk_bytes), n_chunks=LARGE_CHUNKS))
+            found = stages(reading_of(source.access, n_threads, largest(sizes.chunk_bytes), n_chunks=LARGE_CHUNKS))
             return {name: budget.base_bytes + size for name, size in found.items()}
 
         first = budget.chunk_bytes(source, asked, row_bytes)

@@ -185,13 +185,11 @@ class Preparation:
         X, scalings = X.astype(np.float64), iter(reversed(self.scalings))
         for number, step in reversed(list(enumerate(self.steps))):
             columns = self.columns_of(number)
-            if step == FILL:
-                continue
             if step == "log1p":
                 chosen = slice(None) if columns is None else member(columns, X.shape[1])
                 X[:, chosen] = np.expm1(X[:, chosen])
-                continue
-            X = next(scalings).undone(X)
+            elif step != FILL:
+                X = next(scalings).undone(X)
         return X
 
     def widened(self, n_features: int) -> Preparation:

@@ -110,11 +110,11 @@ class RowSource(ABC):
     """Rows in chunks that can be read in any order, or in order only, by `stream`; readers set some attributes."""
 
     name: str  # in messages: ``x.h5:/X``
-    n_rows: int | None  # None if unknown before rows are read,
-    n_features: int | None  # as well
+    n_rows: int | None = None  # None if unknown before rows are read,
+    n_features: int | None = None  # as well
     dtype: np.dtype[Any]  # of the values as read
-    is_sparse: bool  # whether `Rows.X` is a csr_array
-    n_bytes: int | None  # stored bytes that one pass reads (compressed size); None if unknown
+    is_sparse: bool = False  # whether `Rows.X` is a csr_array
+    n_bytes: int | None = None  # stored bytes that one pass reads (compressed size); None if unknown
     access: Access = Access()
     origin: Origin = Origin()
     feature_names: tuple[str, ...] | None = None  # names of the columns
@@ -196,7 +196,13 @@ class RowSource(ABC):
         Pieces are pyarrow.ChunkedArray; of documents, lists of str or None. Raises InvalidInputError: there is no such
         column, or rows can be read only once.
         """
-        raise InvalidInputError(f"{self.name} has no column that names rows; give one as id_column=")
+        if self.origin.id_column is None:
+            raise InvalidInputError(f"{self.name} has no column that names rows; give one as id_column=")
+        return self._ids(self.origin.id_column)
+
+    def _ids(self, column: str) -> Iterator[Any]:
+        """Yield the values of a column that identifies rows."""
+        raise NotImplementedError
 
     def details(self) -> dict[str, str]:
         """Describe the storage by labels and texts for people. Reads no rows, or a few at the head."""

@@ -24,7 +24,6 @@ class PartsSource(RowSource):
     unknown shape, dense parts of different width, dense and sparse ones mixed.
     """
 
-    n_rows: int
     n_features: int
 
     def __init__(self, parts: Sequence[RowSource]) -> None:

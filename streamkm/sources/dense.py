@@ -38,8 +38,6 @@ def check_count(n_chunks: int, n_rows: int, target_bytes: int) -> None:
 class DenseSource(RowSource):
     """Rows of a stored array (n, d). Raises InvalidInputError: not two-dimensional, empty, or not of real numbers."""
 
-    is_sparse = False
-
     def __init__(self, array: StoredArray) -> None:
         check_matrix(array.shape, array.dtype, array.name)
         self._array = array

@@ -33,8 +33,6 @@ class MatrixMarketSource(LoadedSource):
     """
 
     dtype = np.dtype(np.float64)
-    n_rows: int
-    n_features: int
 
     def __init__(self, path: str) -> None:
         self._path = opened_path(path)

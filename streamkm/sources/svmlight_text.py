@@ -65,7 +65,6 @@ class SvmlightSource(RowSource):
 
     is_sparse = True
     access = Access(decodes=True)
-    n_rows = None
     n_bytes: int
     _kind: str | None = PLAIN  # of compression; None: that of each file
 

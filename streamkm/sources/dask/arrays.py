@@ -53,7 +53,6 @@ class DaskSource(RowSource):
         self.n_rows = None if unknown_rows else shape[0]
         self.dtype = decoded_dtype(array.dtype, name)
         self.is_sparse = not isinstance(array._meta, np.ndarray)
-        self.n_bytes = None
         self._start()
 
     @property

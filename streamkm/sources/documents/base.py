@@ -80,8 +80,6 @@ class DocumentStream(HashedText):
     `documents`: an iterator is read once; other iterables, and callables that return a fresh iterator, every pass.
     """
 
-    n_rows = None
-    n_bytes = None
     access = replace(HashedText.access, in_process=True, streams=True)
     name = "iterable of documents"
 

@@ -59,8 +59,6 @@ class TextFiles(HashedText):
     empty, or the first documents have no `id_column`; SourceError.
     """
 
-    n_rows = None
-
     def __init__(
         self,
         paths: Sequence[str],
@@ -87,7 +85,7 @@ class TextFiles(HashedText):
         self.has_names = form == "csv" and taken["header"]
         self._starts: dict[int, NDArray[np.int64]] = {}
         self._id_field = id_column
-        first = [] if id_column is None else next(self.ids(), [])
+        first: list[str | None] = [] if id_column is None else next(self.ids(), [])
         if first and all(each is None for each in first):
             raise InvalidInputError(f"{self.name}: the first {len(first):,} documents have no field {id_column!r}")
 
@@ -209,9 +207,7 @@ class TextFiles(HashedText):
             unpacked = 1.0 if not self.access.streams else len(read_text(fill, BLOCK_BYTES)) / max(raw.tell(), 1)
         return batch_of(found), self.n_bytes * unpacked
 
-    def ids(self) -> Iterator[list[str | None]]:
-        if self.origin.id_column is None:
-            return super().ids()
+    def _ids(self, column: str) -> Iterator[list[str | None]]:  # noqa: ARG002
         records = (self._records(part, made=self._id) for part in range(len(self.paths)))
         return (batch.documents for batch in joined(chain.from_iterable(records), IDS_BYTES))
 

@@ -85,12 +85,10 @@ class ParquetDocuments(DocumentList):
             documents += self._of_rows(table, chunk.start + len(documents))
         return Batch(documents, row_places(chunk.start, chunk.stop), chunk.n_bytes)
 
-    def ids(self) -> Iterator[list[str | None]]:
-        if self.origin.id_column is None:
-            yield from super().ids()
+    def _ids(self, column: str) -> Iterator[list[str | None]]:
         for path in self.paths:
             with parquet_file(path) as file:
-                for table in file.iter_batches(columns=[self.origin.id_column], use_threads=False):
+                for table in file.iter_batches(columns=[column], use_threads=False):
                     yield [None if each is None else str(each) for each in table.column(0).to_pylist()]
 
     def sample(self) -> tuple[Batch, float | None]:

@@ -41,8 +41,6 @@ class ArraySource(RowSource):
     InvalidInputError: not two-dimensional, empty, or not of real numbers.
     """
 
-    is_sparse = False
-
     def __init__(
         self,
         X: NDArray[Any],

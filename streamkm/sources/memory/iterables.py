@@ -38,9 +38,6 @@ class IterableSource(RowSource):
     chunk: another width or kind, a dtype that the first one's cannot hold, a second pass over an iterator.
     """
 
-    n_rows = None
-    n_bytes = None
-
     def __init__(
         self,
         chunks: Iterable[Any] | Callable[[], Iterable[Any]],

@@ -96,8 +96,6 @@ class BatchStream(BatchTable):
     Raises InvalidInputError: no table, columns that cannot be features; by `stream`: no rows, a second pass.
     """
 
-    n_rows = None
-    n_bytes = None
     access = Access(streams=True, in_process=True, read_factor=2.0, libraries=("pyarrow",))
 
     def __init__(self, X: Any, **options: Any) -> None:

@@ -59,7 +59,6 @@ _LINE_FEED = 10
 class CsvFiles(RowSource, ABC):
     """Common part of plain and compressed CSV files: headers, columns, errors."""
 
-    n_rows = None
     # the text, numbers that pyarrow makes of it, rows
     access = Access(decodes=True, read_factor=5.0, producer_bytes=WORKING_BYTES)
     _layout, _rows_a_byte = TableSchema((), np.dtype(np.float64), 0), 0.0  # until they are known
@@ -192,14 +191,10 @@ class CsvFiles(RowSource, ABC):
         problem = f"a record is longer than {MAX_LINE_BYTES:,} bytes, the most that is accepted; {OPEN_QUOTES}"
         return self._located(part, byte, problem)
 
-    def ids(self) -> Iterator[Any]:
-        id_column = self.origin.id_column
-        if id_column is None:
-            yield from super().ids()
-            return
-        names, types = [id_column], {id_column: pyarrow(self.name).string()}
+    def _ids(self, column: str) -> Iterator[Any]:
+        types = {column: pyarrow(self.name).string()}
         for part, text, base in self._pieces(_IDS_BYTES):
-            yield self._table(part, text[:-WINDOW], base, names, types)[0].column(id_column)
+            yield self._table(part, text[:-WINDOW], base, [column], types)[0].column(column)
 
     @abstractmethod
     def _pieces(self, text_bytes: int) -> Iterator[tuple[int, Text, int]]:

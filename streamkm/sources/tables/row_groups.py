@@ -83,11 +83,9 @@ class BatchTable(RowSource):
         X = self._layout.matrix(batches, stop - start, lambda row: self.describe(start + row))
         return Rows(X, row_places(start, stop))
 
-    def ids(self) -> Iterator[Any]:
-        if self.origin.id_column is None:
-            yield from super().ids()
-        for batch in self._columns([name := str(self.origin.id_column)]):
-            yield pyarrow(self.name).chunked_array([one_chunk(batch.column(name))])
+    def _ids(self, column: str) -> Iterator[Any]:
+        for batch in self._columns([column]):
+            yield pyarrow(self.name).chunked_array([one_chunk(batch.column(column))])
 
     def details(self) -> dict[str, str]:
         return {"format": self.form, **self._stored, **columns_text(self._layout)}
