@@ -22,8 +22,8 @@ from streamkm.passes.gathered import CANDIDATES
 from streamkm.passes.sizes import Sizes
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import HELD_SHARE, PlannedWorkers, excess_bytes, process_memory
-from streamkm.sources.base import Access, RowSource
-from streamkm.sources.chunks import SMALLEST_CHUNK_BYTES, default_chunk_bytes
+from streamkm.sources.base import RowSource
+from streamkm.sources.chunks import SMALLEST_CHUNK_BYTES, Access, default_chunk_bytes
 from streamkm.sources.text_lines import LineLimit
 
 SAMPLE_BYTES = 256 * MIB

@@ -6,9 +6,9 @@ A source is cheap to pickle and repeatable: reading a chunk again, in any proces
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
-from streamkm.core.progress import Stage
-from streamkm.sources.chunks import Chunk, ChunkRuns
+from streamkm.sources.chunks import Access, Chunk, ChunkRuns, Origin
 
 if TYPE_CHECKING:
-    from streamkm.preparation import Preparation
     from streamkm.sources.text_lines import LineLimit
 
 
@@ -32,66 +30,6 @@ class Rows:
     X: Matrix
     # (n,): a distinct number for each row, whatever the chunks: its number, or the position of a line's first byte
     places: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How rows of a source are read, and the memory that this takes."""
-
-    streams: bool = False  # whether rows come only in order: there are no chunks, and `stream` is overridden
-    replayable: bool = True  # whether `stream` can be called more than once
-    sequential: bool = False  # whether a chunk is read fastest right after its predecessor, by whichever thread
-    decodes: bool = False  # whether reading takes much longer than a copy: text, and compressed or remote data
-    in_process: bool = False  # whether the rows lie in this process's memory, from where a cluster gets them
-    read_factor: float = 1.5  # peak memory of a thread that reads a chunk, over the chunk's decoded bytes
-    producer_bytes: int = 0  # memory of this process that the producer of the rows takes, whatever the size of chunks
-    resident_bytes: int = 0  # memory of this process that the rows take, whatever is read,
-    unloaded_bytes: int = 0  # of which these are taken when rows are first asked for, and were not yet
-    shared_bytes: int = 0  # decoded bytes of the storage that two neighbouring chunks share, and both read
-    # libraries that are loaded in addition to those of every fit: "h5py", "zarr", "pyarrow", "fsspec", and "words" for
-    # the analyzer of texts
-    libraries: tuple[str, ...] = ()
-
-    @classmethod
-    def joined(cls, parts: Sequence[Access]) -> Access:
-        """The access to sources or stored arrays that are read one after the other."""
-        rules: dict[Any, tuple[str, ...]] = {
-            all: ("replayable",),
-            any: ("streams", "sequential", "decodes", "in_process"),
-            max: ("read_factor", "producer_bytes", "shared_bytes"),
-            sum: ("resident_bytes", "unloaded_bytes"),
-        }
-        told = {name: rule(getattr(part, name) for part in parts) for rule, names in rules.items() for name in names}
-        return cls(**told, libraries=tuple(dict.fromkeys(library for part in parts for library in part.libraries)))
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What the rows of a source are stored in, and what they are made with."""
-
-    files: tuple[str, ...] = ()  # local files and directories that hold the rows
-    stored_dtype: np.dtype[Any] | None = None  # of the values in the files; None if files hold no values
-    has_long_integers: bool = False  # whether columns that are read as floats are stored as integers of 64 bits
-    missing_chunks: str = ""  # how many storage chunks the files lack, and where; they are read as a fill value
-    is_sketched: bool = False  # whether the rows are those of a sketch store
-    # options by which rows are made from the files (``documents``, ``hashing``, ``tfidf``), if files hold no rows
-    made_with: Mapping[str, Any] = field(default_factory=dict)
-    id_column: str | None = None  # the column that identifies rows, whose values `RowSource.ids` yields
-    stages_before: tuple[Stage, ...] = ()  # passes over the data that were needed to open the source
-    prepared_by: Preparation | None = None  # the preparation of the rows of `RowSource.original`
-
-    def joined(self, parts: Sequence[Origin]) -> Origin:
-        """Origin of the rows of several parts, one after the other."""
-        return replace(
-            self,
-            files=tuple(dict.fromkeys(file for part in parts for file in part.files)),
-            missing_chunks="; ".join(part.missing_chunks for part in parts if part.missing_chunks),
-            is_sketched=all(part.is_sketched for part in parts),
-        )
-
-    def also_made_with(self, **options: Any) -> Origin:
-        """Copy with more options by which rows are made."""
-        return replace(self, made_with={**self.made_with, **options})
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ import scipy.sparse as sp
 from scipy.io import mminfo, mmread
 
 from streamkm.core.exceptions import SourceError
-from streamkm.sources.base import Access, Origin, RowSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.binary.numpy_files import LoadedSource
+from streamkm.sources.chunks import Access, Origin
 from streamkm.sources.compressed_text import compression_of, decompressor
 from streamkm.sources.local import unchanged
 from streamkm.sources.memory.arrays import ArraySource, SparseSource

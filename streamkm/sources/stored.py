@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources import local, remote
-from streamkm.sources.base import Access, Origin
+from streamkm.sources.chunks import Access, Origin
 from streamkm.sources.local import LocalFile, LocalPath
 from streamkm.sources.remote import Address, RemoteFile, is_remote, remote_library
 

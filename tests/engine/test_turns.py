@@ -21,9 +21,9 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import count_pass
 from streamkm.sketches import CountSketch
-from streamkm.sources.base import Origin
 from streamkm.sources.binary import csr_groups
 from streamkm.sources.binary.csr_groups import CsrSource
+from streamkm.sources.chunks import Origin
 from streamkm.stores.writer import write_store
 from tests.sources.counting import logged_csr
 

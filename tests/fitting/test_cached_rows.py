@@ -10,8 +10,8 @@ from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans, open_source
 from streamkm.planning.process import AUTO_BYTES
-from streamkm.sources.base import Access, Rows, RowSource, row_places
-from streamkm.sources.chunks import ChunkRuns
+from streamkm.sources.base import Rows, RowSource, row_places
+from streamkm.sources.chunks import Access, ChunkRuns
 from streamkm.sources.prepared import CachedRows, cached_rows
 from tests.limits import limited
 

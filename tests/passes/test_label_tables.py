@@ -28,7 +28,7 @@ from streamkm.cli.main import main
 from streamkm.core.atomic_io import working_directory
 from streamkm.core.exceptions import DiskFullError, InvalidInputError, MissingDependencyError, OutputError
 from streamkm.passes.label_tables import COLUMNS
-from streamkm.sources.base import Origin
+from streamkm.sources.chunks import Origin
 from tests.fresh import run_fresh
 from tests.tables import cases
 

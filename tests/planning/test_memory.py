@@ -31,7 +31,8 @@ from streamkm.passes.labels import GatheredLabels
 from streamkm.passes.reader import RowReader
 from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source
-from streamkm.sources.base import Access, Rows, RowSource
+from streamkm.sources.base import Rows, RowSource
+from streamkm.sources.chunks import Access
 from streamkm.stores.writer import write_store
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics

@@ -28,8 +28,8 @@ from streamkm.planning.sample_plan import plan_store, plan_sweep
 from streamkm.sketches import CountSketch
 from streamkm.sketches.options import full_options
 from streamkm.sources import open_source
-from streamkm.sources.base import Access, RowSource
-from streamkm.sources.chunks import ChunkRuns, default_chunk_bytes
+from streamkm.sources.base import RowSource
+from streamkm.sources.chunks import Access, ChunkRuns, default_chunk_bytes
 from streamkm.stores.planned import StoredRows
 from tests.limits import PROCESS_MEMORY, limited
 from tests.passes.test_passes import StreamedSource

@@ -13,9 +13,9 @@ import zarr
 from streamkm import StreamKMeans
 from streamkm.preparation import Preparation
 from streamkm.sources import open_source
-from streamkm.sources.base import Access, Origin, RemoteView, Rows, RowSource
+from streamkm.sources.base import RemoteView, Rows, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
-from streamkm.sources.chunks import ChunkRuns
+from streamkm.sources.chunks import Access, ChunkRuns, Origin
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.documents.hashed import TfIdfRows
 from streamkm.sources.prepared import PreparedRows, cached_rows

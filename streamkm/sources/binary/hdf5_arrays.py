@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.core.process import collector_off
-from streamkm.sources.base import Access, Origin
+from streamkm.sources.chunks import Access, Origin
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote import Address, RemoteFile, is_remote, remote_library, settle
 from streamkm.sources.stored import StoredArray, chunks_text

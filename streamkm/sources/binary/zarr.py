@@ -25,11 +25,12 @@ from zarr.errors import BaseZarrError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ZipStore
 
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError, StreamkmError
-from streamkm.sources.base import Access, Origin, RowSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.binary.column_names import open_matrix
 from streamkm.sources.binary.layouts import Node, join
 from streamkm.sources.binary.local_files import WatchedFiles
 from streamkm.sources.binary.zarr_stores import METADATA, Grid, RemoteStore, check_codecs
+from streamkm.sources.chunks import Access, Origin
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote import Address, Version, is_remote, listed

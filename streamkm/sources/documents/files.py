@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.base import Origin
-from streamkm.sources.chunks import Chunk, ChunkRuns
+from streamkm.sources.chunks import Chunk, ChunkRuns, Origin
 from streamkm.sources.compressed_text import compression, describe_line, opened_text, read_text
 from streamkm.sources.documents.base import (
     SAMPLE_BYTES,

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.sources.base import Access, Rows, RowSource, WrappedSource
-from streamkm.sources.chunks import Chunk, ChunkRuns
+from streamkm.sources.base import Rows, RowSource, WrappedSource
+from streamkm.sources.chunks import Access, Chunk, ChunkRuns
 from streamkm.sources.prepared import CachedRows, PreparedRows
 from streamkm.sources.text_lines import BLOCK_BYTES, LineLimit
 from streamkm.text import BadDocumentError, FeatureHashing, TfIdf

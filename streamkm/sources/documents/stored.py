@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import Access, Origin, row_places
-from streamkm.sources.chunks import Chunk
+from streamkm.sources.base import row_places
+from streamkm.sources.chunks import Access, Chunk, Origin
 from streamkm.sources.documents.base import (
     DocumentList,
     MalformedTextError,

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
-from streamkm.sources.base import Access, Rows, RowSource, row_places
-from streamkm.sources.chunks import Chunk, ChunkRuns
+from streamkm.sources.base import Rows, RowSource, row_places
+from streamkm.sources.chunks import Access, Chunk, ChunkRuns
 from streamkm.sources.dense import DenseSource, cut_rows, is_bfloat16
 from streamkm.sources.frames import (
     check_names_once,

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, is_sparse
-from streamkm.sources.base import Access, Rows, RowSource, row_places
+from streamkm.sources.base import Rows, RowSource, row_places
 from streamkm.sources.chosen_columns import columns_of
+from streamkm.sources.chunks import Access
 from streamkm.sources.frames import order_of
 from streamkm.sources.memory.arrays import SparseSource, open_array
 from streamkm.sources.memory.tables import PassHash

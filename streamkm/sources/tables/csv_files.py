@@ -18,8 +18,8 @@ from streamkm.core.progress import Stage
 from streamkm.kernels.text.csv_numbers import parse_numbers
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.arrow import WORKING_BYTES, pyarrow
-from streamkm.sources.base import Access, Origin, Rows, RowSource
-from streamkm.sources.chunks import Chunk, ChunkRuns
+from streamkm.sources.base import Rows, RowSource
+from streamkm.sources.chunks import Access, Chunk, ChunkRuns, Origin
 from streamkm.sources.compressed_text import compression, describe_line, opened_text, read_text
 from streamkm.sources.fitted_tables import TableOptions, read_options
 from streamkm.sources.remote import remote_library

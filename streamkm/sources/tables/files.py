@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from streamkm.sources.arrow import guarded, readable
-from streamkm.sources.base import Access
+from streamkm.sources.chunks import Access
 from streamkm.sources.remote import Address
 from streamkm.sources.tables.row_groups import HEAD_ROWS, RowGroupTable
 

@@ -20,8 +20,8 @@ import numpy as np
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.core.progress import Stage
 from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, one_chunk, pyarrow
-from streamkm.sources.base import Origin, Rows, RowSource, row_places
-from streamkm.sources.chunks import Chunk, ChunkRuns
+from streamkm.sources.base import Rows, RowSource, row_places
+from streamkm.sources.chunks import Chunk, ChunkRuns, Origin
 from streamkm.sources.dense import check_count
 from streamkm.sources.fitted_tables import TableOptions, described_table, read_options
 from streamkm.sources.frames import index_of
