@@ -19,46 +19,34 @@ from streamkm.sources import open_source
 from streamkm.sources.stored import csr_rows
 from tests.contracts import Opened, SourceContract, assemble
 from tests.fresh import run_fresh
-from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrices, sparse_matrix
+from tests.sources.matrices import dense_matrix, sparse_matrices, sparse_matrix
 from tests.tables import cases
 
 
 class TestArrays(SourceContract):
-    @pytest.fixture(params=DTYPES)
+    @pytest.fixture(params=["?", ">u4", "f2", "<i8", "by columns"])
     def opened(self, request):
+        if request.param == "by columns":
+            return Opened(open_source(np.asfortranarray(dense_matrix())), dense_matrix())
         X = dense_matrix(dtype=request.param)
         return Opened(open_source(X), X)
 
 
-class TestFortranOrder(SourceContract):
-    @pytest.fixture
-    def opened(self):
-        X = dense_matrix()
-        return Opened(open_source(np.asfortranarray(X)), X)
-
-
 class TestMemmap(SourceContract):
-    @pytest.fixture(params=["C", "F", "offset", "view", "copy on write"])
+    @pytest.fixture(params=["F", "copy on write"])
     def opened(self, request, tmp_path):
-        X = dense_matrix(dtype=">f4")
-        path = tmp_path / "x.bin"
-        order = "F" if request.param == "F" else "C"
-        path.write_bytes(b"\0" * 24 + X.tobytes(order))
+        X, order = dense_matrix(dtype=">f4"), "F" if request.param == "F" else "C"
+        (tmp_path / "x.bin").write_bytes(b"\0" * 24 + X.tobytes(order))
         mode = "c" if request.param == "copy on write" else "r"
-        mapped = np.memmap(path, X.dtype, mode, offset=24, shape=X.shape, order=order)
-        if request.param == "view":
-            return Opened(open_source(mapped[5:, 1:]), X[5:, 1:])
-        return Opened(open_source(mapped), X)
+        return Opened(open_source(np.memmap(tmp_path / "x.bin", X.dtype, mode, 24, X.shape, order)), X)
 
 
 class TestSparse(SourceContract):
-    @pytest.fixture(params=["csr32", "csr64", "csr_matrix", "csc", "coo", "bool", "float16"])
+    @pytest.fixture(params=["csr64", "coo", "bool", "float16"])
     def opened(self, request):
         X = sparse_matrix()
         if request.param == "csr64":
             X.indices, X.indptr = X.indices.astype(np.int64), X.indptr.astype(np.int64)
-        elif request.param == "csr_matrix":
-            X = sp.csr_matrix(X)
         elif request.param == "bool":
             X = X.astype(bool)
         elif request.param == "float16":
@@ -66,8 +54,8 @@ class TestSparse(SourceContract):
             narrow = sp.csr_array(X)
             narrow.data = X.data.astype(np.float16)
             return Opened(open_source(narrow), X.toarray())
-        elif request.param != "csr32":
-            X = X.asformat(request.param)
+        else:
+            X = X.tocoo()
         return Opened(open_source(X), X.toarray())
 
 
@@ -128,40 +116,27 @@ def test_a_memmap_that_is_cut_short_is_an_error_and_no_crash(tmp_path):
     "X, message",
     [
         (np.zeros(3), "1 dimensions"),
-        (np.zeros((2, 2, 2)), "3 dimensions"),
         (np.zeros((0, 3)), "0 rows"),
         (np.zeros((3, 0)), "0 features"),
         (np.zeros((2, 2), complex), "complex"),
         (np.array([["a", "b"]]), "strings"),
         (np.array([[1, None]]), "Python objects"),
         (np.zeros((2, 2), "M8[s]"), "real numbers"),
-        (sp.csr_array((0, 3)), "0 rows"),
         (sp.csr_array((3, 3), dtype=complex), "complex"),
+        (memoryview(b"abc"), "1 dimensions"),
         ([1.0, 2.0], "1 dimensions"),
         ([[1.0, 2.0], [3.0]], "cannot be made an array"),
         ([], "empty list"),
         ([np.zeros((2, 3)), np.zeros((2, 4))], "part 1 .* has 4 dense features"),
         ([np.zeros((2, 3)), sp.csr_array((2, 3))], "part 1 .* has 3 sparse features"),
         ([np.zeros((2, 3)), "x.h5"], "item 1 of the list"),
-        ([np.zeros((2, 3)), iter([])], "gives no rows"),
         ([np.zeros((2, 3)), iter([np.zeros((2, 3))])], "item 1 of the list"),
-        (3, "not a supported type of rows"),
         (b"bytes", "not a supported type of rows"),
     ],
 )
 def test_what_has_no_rows_is_refused(X, message):
     with pytest.raises(InvalidInputError, match=message):
         open_source(X)
-
-
-@pytest.mark.parametrize("bad", [-1, 31])
-def test_an_index_out_of_range_names_the_row(bad):
-    X = sparse_matrix()
-    X.indices = X.indices.copy()
-    X.indices[X.indptr[17]] = bad
-    source = open_source(X)
-    with pytest.raises(InvalidInputError, match=f"index {bad} in row 17 of sparse matrix"):
-        list(source.stream(200))
 
 
 MASKED = np.ma.masked_greater(np.arange(12.0).reshape(4, 3), 9)
@@ -185,13 +160,9 @@ def test_masked_values_are_refused(rows, invalid):
             np.asarray(method(rows))  # of a Dask array, predict gives another, whose values are asked for here
 
 
-def test_masks_of_nothing_and_what_fills_them():
-    model = StreamKMeans(2, progress=False, random_state=0, invalid="skip")
-    assert (model.fit(MASKED.astype(float).filled(np.nan)).labels_ == -1).sum() == 1
+def test_masked_weights_and_centers_are_refused_and_masks_of_nothing_are_none():
+    model = StreamKMeans(2, progress=False, random_state=0)
     np.testing.assert_array_equal(model.fit(np.ma.masked_greater(MASKED.data, 99)).labels_, model.predict(MASKED.data))
-
-
-def test_masked_weights_and_centers_are_refused():
     weights = np.ma.masked_greater(np.arange(4.0), 2)
     with pytest.raises(InvalidInputError, match=r"sample_weight has 1 masked value, the first at \[3\]; .*filled\(0\)"):
         StreamKMeans(2, progress=False).fit(MASKED.data, sample_weight=weights)
@@ -199,7 +170,7 @@ def test_masked_weights_and_centers_are_refused():
         StreamKMeans(2, progress=False, init=MASKED[2:]).fit(MASKED.data)
 
 
-@cases("kind", ["COO", "GCXS", "DOK"])
+@cases("kind", ["COO", "GCXS"])
 def test_matrices_of_the_package_sparse(kind):
     X = sparse_matrix().toarray()
     made = getattr(sparse, kind).from_numpy(X)
@@ -207,9 +178,6 @@ def test_matrices_of_the_package_sparse(kind):
         source = open_source(rows)
         assert source.is_sparse
         np.testing.assert_array_equal(assemble(source.stream(1 << 20), X.shape[1]), X)
-
-
-def test_a_matrix_of_the_package_sparse_that_leaves_out_ones_is_refused():
     with pytest.raises(InvalidInputError, match=r"sparse matrix cannot be made .* SciPy: .*fill"):
         open_source(sparse.GCXS.from_numpy(np.eye(3), fill_value=1))
 
@@ -233,13 +201,6 @@ def test_sparse_tensors_are_refused_with_what_to_do():
     for call in (open_source, StreamKMeans(2, progress=False).fit):
         with pytest.raises(InvalidInputError, match=r"array of rows: can't convert SparseCsr layout tensor to numpy"):
             call(SparseTensor())
-
-
-def test_memory_of_any_object_is_an_array():
-    X = dense_matrix()
-    np.testing.assert_array_equal(assemble(open_source(memoryview(X)).stream(1 << 20), X.shape[1]), X)
-    with pytest.raises(InvalidInputError, match="1 dimensions"):
-        open_source(memoryview(b"abc"))
 
 
 def test_indptr_that_falls_is_refused():
@@ -308,10 +269,10 @@ def resident():
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
     return int(status["VmRSS"].split()[0]) * 1024
 
-mapped = np.memmap(sys.argv[1], np.float32, "r+", shape=(2_000_000, 16))
+mapped = np.memmap(sys.argv[1], np.float32, "r+", shape=(1_000_000, 16))
 grown = {}
-for name, view in VIEWS.items():
-    source = open_source(view(mapped))
+for name in ("array", "some columns", "transposed"):
+    source = open_source(VIEWS[name](mapped))
     before = resident()
     for chunk in source.chunks(8 << 20):
         source.read(chunk)
@@ -324,6 +285,6 @@ print(json.dumps(grown))
 def test_pages_of_maps_do_not_stay(disk_path):
     path = disk_path / "x.bin"
     with path.open("wb") as file:
-        file.truncate(128_000_000)
+        file.truncate(64_000_000)
     grown = run_fresh(READ, [str(path)])
     assert max(grown.values()) < 40_000_000, grown

@@ -36,13 +36,6 @@ def test_runs_are_the_chunks_that_they_were_made_of(drawn):
         runs[len(wanted)]
 
 
-@pytest.mark.parametrize(("n_rows", "rows"), [(1, 1), (10, 3), (9, 3), (2, 5), (1_000, 7)])
-def test_even_chunks_cover_all_rows(n_rows, rows):
-    starts = range(0, n_rows, rows)
-    cuts = [(0, start, min(start + rows, n_rows), 5 * (min(start + rows, n_rows) - start)) for start in starts]
-    assert tuple(ChunkRuns.even(n_rows, rows, 5)) == naive(cuts)
-
-
 def test_joined_and_resized_chunks():
     first, second = ChunkRuns.even(7, 3, 2), ChunkRuns.of([(0, 5, 9, 1)])
     joined = naive([(0, 0, 3, 6), (0, 3, 6, 6), (0, 6, 7, 2), (1, 5, 9, 1)])

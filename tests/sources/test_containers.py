@@ -1,8 +1,9 @@
-"""Every container: equal rows give equal fits; damage is refused, and ends or hangs no process (`tests.containers`)."""
+"""Every container: equal rows give equal fits; damage ends no process, and no parser leaves its arrays."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,7 @@ def test_equal_values_give_equal_rows_and_labels(tmp_path):
             assert model.inertia_ == pytest.approx(wanted.inertia_, rel=1e-12)
 
 
-LONG = (pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900))
+LONG = (pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3_600))
 
 
 @pytest.mark.parametrize("n_mutants", [10, pytest.param(150, marks=LONG)])
@@ -50,3 +51,17 @@ def test_damage_is_refused(n_mutants, tmp_path):
     assert {each.partition(" ")[2] for each in counted} == {"read", "refused"}, done.stdout
     for name in EQUAL:
         assert counted.get(f"{name} refused")
+
+
+@pytest.mark.parametrize("n_examples", [pytest.param(60, marks=pytest.mark.slow), pytest.param(20_000, marks=LONG)])
+def test_no_parser_leaves_its_arrays(n_examples, tmp_path):
+    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(TOP)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz_parsers", "0", str(n_examples)],
+        cwd=TOP, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    counted = json.loads(done.stdout)
+    assert sum(counted.values()) == 5 * n_examples
+    for parser in ("fuzz_any_bytes", "fuzz_csr"):  # both sides are met
+        assert min(counted[f"{parser} sound"], counted[f"{parser} refused"]) > n_examples / 20

@@ -35,18 +35,14 @@ class _Unlocked(CountingArray):
 
 
 class TestCsrSource(SourceContract):
-    @pytest.fixture(params=[(16, 16, 16), (5, 16, 3), (1, 1, 1), (1000, 1000, 1000), (7, 1000, 1)])
-    def opened(self, request):
+    @pytest.fixture(params=[(16, 16, 16), (1000, 1000, 1000), (7, 1000, 1)])
+    def opened(self, request, monkeypatch):
+        if request.param[2] == 1:  # nothing is kept
+            monkeypatch.setattr(csr_groups, "_KEPT_INDPTR_BYTES", 64)
+            monkeypatch.setattr(csr_groups, "_KEPT_BOUNDARY_BYTES", 0)
         X = sparse_matrix()
         arrays = [_Unlocked(array._values, array.unit_rows, array.name) for array in counting_csr(X, request.param)]
         return Opened(CsrSource(*arrays, shape=X.shape, name="x"), X.toarray())
-
-
-class TestCsrSourceThatKeepsNothing(TestCsrSource):
-    @pytest.fixture(autouse=True)
-    def _keep_nothing(self, monkeypatch):
-        monkeypatch.setattr(csr_groups, "_KEPT_INDPTR_BYTES", 64)
-        monkeypatch.setattr(csr_groups, "_KEPT_BOUNDARY_BYTES", 0)
 
 
 @given(sparse_matrices(), st.tuples(*[st.integers(1, 40)] * 3), st.integers(1, 1_500))
@@ -66,17 +62,6 @@ def test_every_storage_chunk_is_read_once_a_pass(target_bytes, n_threads):
     assert len(chunks) > 20 or target_bytes > 150
     assert len(chunks) == 1 or target_bytes <= 1_000
     assert [array.most() for array in arrays] == [1, 1, 1]
-
-
-def test_a_read_by_itself_touches_one_more_storage_chunk_at_most():
-    X = sparse_matrix(400, 40)
-    source, arrays = open_counting(X)
-    chunk = source.chunks(150)[7]
-    alone, arrays = open_counting(X)
-    alone.read(chunk)
-    needed = (X.indptr[chunk.stop] - X.indptr[chunk.start]) / 16
-    for array in arrays[:2]:
-        assert array.touched.total() <= needed + 2
 
 
 def test_a_storage_chunk_that_fails_is_tried_again():
@@ -102,19 +87,13 @@ def test_what_is_held_is_bounded(monkeypatch):
     for chunk in list(chunks)[::2]:  # what is left of the storage chunks of both ends is never asked for
         source.read(chunk)
         assert 0 < held_bytes(source) <= 500 + 2 * 16 * 8
-    for chunk in list(chunks)[1::2]:
-        source.read(chunk)
-        assert held_bytes(source) <= 500 + 2 * 16 * 8
-
-
-def test_nothing_is_held_of_storage_chunks_that_were_read():
     source, _ = open_counting(sparse_matrix(400, 40))
-    for chunk in source.chunks(150):
+    for chunk in chunks:
         source.read(chunk)
     assert held_bytes(source) == 0
 
 
-@pytest.mark.parametrize("n_threads", [1, 2, 3, 5])
+@pytest.mark.parametrize("n_threads", [1, 3])
 def test_large_storage_chunks_are_read_once_a_pass_by_threads_that_meet_anywhere(monkeypatch, n_threads):
     """Runs of chunks, as folds cut them; each thread holds the storage chunk that it goes on with, whatever it takes.
 
@@ -134,7 +113,7 @@ def test_large_storage_chunks_are_read_once_a_pass_by_threads_that_meet_anywhere
             assert held_bytes(source) <= most + 3 * 200 * 8 * n_threads
 
     assert len(chunks) > 50
-    for _ in range(5):
+    for _ in range(3):
         source, arrays = open_counting(X, (200, 200, 16))  # as a worker has it: pointers are not read yet
         with ThreadPoolExecutor(n_threads) as pool:
             list(pool.map(run, [source] * 10, np.array_split(np.array(chunks, object), 10)))
@@ -180,17 +159,3 @@ def test_a_worker_that_has_not_seen_all_of_indptr_checks_what_it_reads():
     chunk = CsrSource(*counting_csr(sparse_matrix(), 16), shape=(53, 31), name="x").chunks(200)[-1]
     with pytest.raises(InvalidInputError, match="9,999"):
         damaged("indptr", -1, 9_999).read(chunk)
-
-
-def test_arrays_that_do_not_fit_together():
-    X = sparse_matrix()
-    data, indices, indptr = counting_csr(X, 16)
-    short = CountingArray(X.data[:-1], 16, "short")
-    with pytest.raises(InvalidInputError, match=r"indices has .* entries and short"):
-        CsrSource(short, indices, indptr, shape=X.shape, name="x")
-    with pytest.raises(InvalidInputError, match="52 rows need 53"):
-        CsrSource(data, indices, indptr, shape=(52, 31), name="x")
-    with pytest.raises(InvalidInputError, match=r"0 rows .* at least 1"):
-        CsrSource(data, indices, indptr, shape=(0, 31), name="x")
-    with pytest.raises(InvalidInputError, match="needs integers"):
-        CsrSource(data, data, indptr, shape=X.shape, name="x")

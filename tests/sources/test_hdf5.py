@@ -8,35 +8,29 @@ import sys
 import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import h5py
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 from streamkm.core.exceptions import (
     InvalidInputError,
     MissingDependencyError,
     SourceError,
     SourceNotFoundError,
-    StreamkmError,
 )
 from streamkm.sources import open_source
 from streamkm.sources.binary import hdf5_arrays
-from tests.contracts import Opened, SourceContract, assemble
-from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
+from tests.contracts import Opened, SourceContract
+from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
 from tests.tables import cases
 
 STORAGES = {
-    "contiguous": {},
-    "chunked": {"chunks": (8, 7)},
-    "column chunks": {"chunks": (8, 3)},
-    "gzip": {"chunks": (8, 3), "compression": "gzip"},
-    "gzip and shuffle": {"chunks": (16, 7), "compression": "gzip", "shuffle": True},
-    "checksum": {"chunks": (8, 7), "fletcher32": True},
-    "lzf": {"chunks": (8, 7), "compression": "lzf"},
-    "one chunk": {"chunks": (53, 7), "compression": "gzip"},
+    "contiguous": {"dtype": "f2"},
+    "chunked": {"chunks": (8, 7), "dtype": ">f8"},
+    "gzip and shuffle": {"chunks": (8, 3), "compression": "gzip", "shuffle": True, "dtype": ">u4"},
+    "checksum": {"chunks": (8, 7), "fletcher32": True, "dtype": "f2"},
+    "lzf": {"chunks": (8, 7), "compression": "lzf", "dtype": "?"},
 }
 
 
@@ -54,26 +48,9 @@ def write(path, X, **options):
 class TestStorages(SourceContract):
     @pytest.fixture(params=STORAGES)
     def opened(self, request, tmp_path):
-        X = dense_matrix()
-        return Opened(open_source(write(tmp_path / "x.h5", X, **STORAGES[request.param])), X)
-
-
-@cases("options", [{}, {"chunks": (8, 3), "compression": "gzip", "shuffle": True}, {"chunks": (8, 7)}])
-@cases("dtype", DTYPES)
-def test_dtypes(tmp_path, dtype, options):
-    X = dense_matrix(dtype=dtype)
-    source = open_source(write(tmp_path / "x.h5", X, **options))
-    np.testing.assert_array_equal(assemble(source.stream(1), 7), X)
-    assert {rows.X.dtype for rows in source.stream(1)} == {source.dtype}
-    assert source.dtype.isnative
-
-
-class TestThroughTheLibrary(SourceContract):
-    @pytest.fixture
-    def opened(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(hdf5_arrays, "_DIRECT_FILTERS", ())
-        X = dense_matrix()
-        return Opened(open_source(write(tmp_path / "x.h5", X, chunks=(8, 3), compression="gzip")), X)
+        options = STORAGES[request.param]
+        X = dense_matrix(dtype=options["dtype"])
+        return Opened(open_source(write(tmp_path / "x.h5", X, **options)), X)
 
 
 class TestCsrGroup(SourceContract):
@@ -94,24 +71,6 @@ class TestCsrGroup(SourceContract):
             else:
                 write_csr(group, X, chunk=32, compression="gzip")
         return Opened(open_source(f"{tmp_path / 'x.h5'}:/matrix"), X.toarray())
-
-
-class TestFilesOneAfterTheOther(SourceContract):
-    @pytest.fixture
-    def opened(self, tmp_path):
-        X = dense_matrix()
-        write(tmp_path / "b.h5", X[30:], chunks=(8, 7))
-        write(tmp_path / "a.h5", X[:30].astype(np.uint8))
-        return Opened(open_source(tmp_path / "*.h5"), X)
-
-
-class TestOpenForReading(SourceContract):
-    @pytest.fixture
-    def opened(self, tmp_path):
-        X = dense_matrix()
-        with h5py.File(write(tmp_path / "x.h5", X), "r") as file:
-            source = open_source(file["X"])
-        return Opened(source, X)
 
 
 def test_chunks_that_were_never_written_are_the_fill_value(tmp_path):
@@ -140,12 +99,6 @@ def test_every_storage_chunk_is_read_once_a_pass(tmp_path, monkeypatch):
     assert set(counts.values()) == {1}
 
 
-def test_a_source_pickles_as_a_path(tmp_path):
-    source = open_source(write(tmp_path / "x.h5", dense_matrix(5_000)))
-    list(source.stream(1 << 20))
-    assert len(pickle.dumps(source)) < 1_500
-
-
 class TestHandles:
     def test_a_file_open_for_writing_is_read_through_its_handle(self, tmp_path):
         X = dense_matrix()
@@ -167,12 +120,6 @@ class TestHandles:
             (rows,) = open_source(file).stream(1 << 20)
         np.testing.assert_array_equal(rows.X, X)
 
-    def test_a_closed_one(self, tmp_path):
-        with h5py.File(write(tmp_path / "x.h5", dense_matrix())) as file:
-            dataset = file["X"]
-        with pytest.raises(SourceError, match="closed"):
-            open_source(dataset)
-
 
 class TestOtherFiles:
     @pytest.fixture
@@ -188,20 +135,15 @@ class TestOtherFiles:
             file.create_virtual_dataset("virtual", layout)
             external = [(str(tmp_path / "raw.bin"), 0, X.nbytes)]
             file.create_dataset("external", X.shape, X.dtype, external=external)
-            file["circle"] = h5py.SoftLink("/circle")
         return tmp_path
 
-    @pytest.mark.parametrize("name", ["link", "soft", "virtual", "external"])
+    @cases("name", ["link", "soft", "virtual", "external"])
     def test_are_not_read_unless_asked(self, folder, name):
         with pytest.raises(SourceError, match="follow_external=True"):
             open_source(folder / "x.h5", dataset=name)
         source = open_source(folder / "x.h5", dataset=name, follow_external=True)
         (rows,) = source.stream(1 << 20)
         np.testing.assert_array_equal(rows.X, dense_matrix())
-
-    def test_a_circle_of_links(self, folder):
-        with pytest.raises(SourceError, match="circle"):
-            open_source(folder / "x.h5", dataset="circle")
 
 
 class TestChoosing:
@@ -218,14 +160,6 @@ class TestChoosing:
             open_source(tmp_path / "x.h5")
         assert open_source(tmp_path / "x.h5", dataset="train").n_rows == 9
 
-    def test_anndata_means_its_X(self, tmp_path):
-        with h5py.File(tmp_path / "x.h5ad", "w") as file:
-            file.attrs["encoding-type"] = "anndata"
-            write_csr(file.create_group("X"), sparse_matrix())
-            file["obsm/X_pca"] = dense_matrix()
-            file.create_group("layers")
-        assert open_source(tmp_path / "x.h5ad").is_sparse
-
     def test_nothing_that_is_a_matrix(self, tmp_path):
         with h5py.File(tmp_path / "x.h5", "w") as file:
             file["y"] = np.arange(4)
@@ -237,13 +171,9 @@ class TestChoosing:
     "values, message",
     [
         (np.array([[b"a", b"b"]]), "strings"),
-        (np.zeros((2, 2), complex), "complex"),
         (np.zeros((2, 2), [("a", "f4")]), "records"),
         (np.zeros(4), "1 dimensions"),
-        (np.zeros((2, 2, 2)), "3 dimensions"),
         (np.zeros((0, 2)), "0 rows"),
-        (np.zeros((2, 0)), "0 features"),
-        (3.0, "0 dimensions"),
         (h5py.Empty("f"), "0 dimensions"),
     ],
 )
@@ -251,13 +181,6 @@ def test_what_is_no_matrix_is_refused(tmp_path, values, message):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["X"] = values
     with pytest.raises(InvalidInputError, match=rf"x\.h5:/X .*{message}|x\.h5:/X has {message}"):
-        open_source(tmp_path / "x.h5", dataset="X")
-
-
-def test_objects_are_refused(tmp_path):
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file.create_dataset("X", (2, 2), h5py.string_dtype())
-    with pytest.raises(InvalidInputError, match="Python objects"):
         open_source(tmp_path / "x.h5", dataset="X")
 
 
@@ -280,17 +203,6 @@ def test_an_unsound_csr_group_is_refused(tmp_path, change, message):
 
 
 class TestDamage:
-    def test_no_such_file(self, tmp_path):
-        with pytest.raises(SourceNotFoundError, match=r"x\.h5 does not exist"):
-            open_source(tmp_path / "x.h5")
-
-    def test_truncated(self, tmp_path):
-        path = write(tmp_path / "x.h5", dense_matrix(1_000))
-        with open(path, "r+b") as file:
-            file.truncate(9_000)
-        with pytest.raises(SourceError, match=r"x\.h5 cannot be opened as HDF5: .*truncated"):
-            open_source(path)
-
     def test_a_chunk_of_garbage_names_its_rows(self, tmp_path):
         path = write(tmp_path / "x.h5", dense_matrix(100), chunks=(10, 7), compression="gzip")
         with h5py.File(path) as file:
@@ -311,24 +223,6 @@ class TestDamage:
         with pytest.raises(SourceError, match="inflates to more than the 2,800 bytes it holds"):
             list(open_source(path).stream(1 << 20))
 
-    @cases("seed", range(20))
-    def test_damaged_values_are_an_error_of_ours_or_other_values(self, tmp_path, seed):
-        # of the chunks only: on damaged metadata the HDF5 library itself can crash
-        rng = np.random.default_rng(seed)
-        path = tmp_path / "x.h5"
-        with h5py.File(path, "w") as file:
-            file.create_dataset("X", data=dense_matrix(100), chunks=(10, 7), compression="gzip", shuffle=True)
-            write_csr(file.create_group("S"), sparse_matrix(), chunk=64)
-            chunked = [file[name].id for name in ("X", "S/data", "S/indices", "S/indptr")]
-            infos = [dataset.get_chunk_info(i) for dataset in chunked for i in range(dataset.get_num_chunks())]
-        stored = bytearray(path.read_bytes())
-        for i in rng.integers(0, len(infos), 5):
-            stored[infos[i].byte_offset + rng.integers(0, infos[i].size)] = rng.integers(0, 256)
-        path.write_bytes(stored)
-        for dataset in ("X", "S"):
-            with suppress(StreamkmError):
-                list(open_source(path, dataset=dataset).stream(1_000))
-
     def test_a_filter_that_is_not_installed(self, tmp_path, monkeypatch):
         hdf5plugin = pytest.importorskip("hdf5plugin")
         path = write(tmp_path / "x.h5", dense_matrix(), chunks=(8, 7), compression=hdf5plugin.Zstd())
@@ -337,18 +231,6 @@ class TestDamage:
         monkeypatch.setattr(h5py.h5z, "filter_avail", lambda code: False)
         with pytest.raises(MissingDependencyError, match=r"filter 32015.*streamkm\[hdf5plugin\]"):
             open_source(path)
-
-
-def test_sparse_values_of_any_dtype(tmp_path):
-    X = sparse_matrix(dtype="f8")
-    X.data = X.data.astype(np.float16)
-    X.indices = X.indices.astype(np.int64)
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        write_csr(file.create_group("X"), X)
-    (rows,) = open_source(tmp_path / "x.h5").stream(1 << 20)
-    assert rows.X.dtype == np.float32
-    assert rows.X.indices.dtype == np.int32
-    assert isinstance(rows.X, sp.csr_array)
 
 
 def loom(path, spec):
@@ -360,8 +242,8 @@ def loom(path, spec):
             file["row_attrs/Gene"] = file["col_attrs/CellID"] = np.arange(7)
 
 
-@pytest.mark.parametrize("spec", [True, False])
-@pytest.mark.parametrize("name", ["c.loom", "c.loom:/matrix", "c.h5"])
+@cases("spec", [True, False])
+@cases("name", ["c.loom:/matrix", "c.h5"])
 def test_loom_files_are_refused_with_the_remedy(tmp_path, monkeypatch, spec, name):
     monkeypatch.chdir(tmp_path)
     loom(name.partition(":")[0], spec)
@@ -369,8 +251,8 @@ def test_loom_files_are_refused_with_the_remedy(tmp_path, monkeypatch, spec, nam
         open_source(name)
 
 
-@pytest.mark.parametrize("block", [0, 512, 1024])
-@pytest.mark.parametrize("n_matrices", [1, 2])
+@cases("block", [0, 512])
+@cases("n_matrices", [1, 2])
 def test_files_of_matlab_are_refused_with_the_remedy(tmp_path, block, n_matrices):
     with h5py.File(tmp_path / "m.mat", "w", userblock_size=block) as file:
         for number in range(n_matrices):
@@ -383,7 +265,7 @@ def test_files_of_matlab_are_refused_with_the_remedy(tmp_path, block, n_matrices
         open_source(tmp_path / "m.mat")
 
 
-@pytest.mark.parametrize("lost", ["file", "dataset", "dataset of the same file", "file of a source"])
+@cases("lost", ["file", "dataset of the same file", "file of a source"])
 def test_sources_that_a_virtual_dataset_has_lost_are_errors(tmp_path, lost):
     X = dense_matrix()
     with h5py.File(tmp_path / "part.h5", "w") as file:

@@ -36,7 +36,7 @@ class Again:
 
 
 class TestDense(RowSourceContract):
-    @pytest.fixture(params=["callable", "callable of lists", "iterable", "big-endian"])
+    @pytest.fixture(params=["callable of lists", "iterable", "big-endian"])
     def opened(self, request):
         X = dense_matrix(dtype=">f4" if request.param == "big-endian" else "f4")
         chunks = pieces(X)
@@ -46,10 +46,10 @@ class TestDense(RowSourceContract):
 
 
 class TestSparse(RowSourceContract):
-    @pytest.fixture(params=["csr", "coo"])
-    def opened(self, request):
+    @pytest.fixture
+    def opened(self):
         X = sparse_matrix()
-        return Opened(open_source(lambda: (chunk.asformat(request.param) for chunk in pieces(X))), X.toarray())
+        return Opened(open_source(lambda: (chunk.asformat("coo") for chunk in pieces(X))), X.toarray())
 
 
 class TestGenerator(OnePassContract):
@@ -66,21 +66,6 @@ def test_any_partition_in_any_cut(X, cuts, target_bytes, dense):
     got = list(open_source(lambda: iter(chunks)).stream(target_bytes))
     np.testing.assert_array_equal(assemble(got, X.shape[1]), X if dense else X.toarray())
     np.testing.assert_array_equal(np.concatenate([rows.places for rows in got]), np.arange(X.shape[0]))
-
-
-def test_the_first_pass_makes_every_chunk_once():
-    made = []
-
-    def make():
-        for chunk in pieces(dense_matrix()):
-            made.append(len(chunk))
-            yield chunk
-
-    source = open_source(make)
-    list(source.stream(300))
-    assert len(made) == 5
-    list(source.stream(300))
-    assert len(made) == 10
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -111,10 +96,8 @@ def test_only_chunks_that_are_made_take_more_memory():
 
 def test_small_chunks_are_merged_and_large_ones_cut():
     X = dense_matrix(1_000, 4)
-    source = open_source(lambda: (row[None] for row in X))
-    assert [len(rows.X) for rows in source.stream(1_600)] == [100] * 10
-    source = open_source(lambda: iter([X]))
-    assert [len(rows.X) for rows in source.stream(1_600)] == [100] * 10
+    for make in (lambda: (row[None] for row in X), lambda: iter([X])):
+        assert [len(rows.X) for rows in open_source(make).stream(1_600)] == [100] * 10
 
 
 def test_a_buffer_may_be_filled_again():
@@ -146,13 +129,10 @@ def test_sparse_chunks_of_different_width():
     [
         ([], "gives no rows"),
         ([np.zeros((0, 3))], "gives no rows"),
-        ([np.zeros(3)], "chunk 0 of .* 1 dimensions"),
         ([np.zeros((2, 3)), np.zeros((2, 4))], "chunk 1 of .* has 4 dense features; 3"),
-        ([np.zeros((2, 3)), np.zeros((2, 2))], "chunk 1 of .* has 2 dense features; 3"),
         ([np.zeros((2, 3)), sp.csr_array((2, 3))], "chunk 1 of .* has 3 sparse features; 3 dense ones"),
         ([np.zeros((2, 3), int), np.zeros((2, 3))], "chunk 1 of .* holds float64, which the int64 of chunk 0"),
         ([np.zeros((2, 3)), np.array([["a", "b", "c"]])], "chunk 1 of .* strings"),
-        ([3.0], "chunk 0 of .* 0 dimensions"),
     ],
 )
 def test_chunks_that_do_not_fit(chunks, message):
@@ -199,10 +179,10 @@ class RandomSampler:
 
 
 class TestLoader(RowSourceContract):
-    @pytest.fixture(params=[list, tuple])
-    def opened(self, request):
+    @pytest.fixture
+    def opened(self):
         X = dense_matrix()
-        batches = [request.param((Tensor(rows), np.zeros(len(rows)))) for rows in pieces(X)]
+        batches = [(Tensor(rows), np.zeros(len(rows))) for rows in pieces(X)]
         return Opened(open_source(Loader(batches)), X)
 
 

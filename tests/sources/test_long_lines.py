@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
-import itertools
-import lzma
 import pickle
 import re
 import tracemalloc
@@ -18,10 +15,10 @@ from streamkm import StreamKMeans, open_documents, open_source
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.sources.text_lines import BLOCK_BYTES, LineLimit
 from tests.limits import limited
-from tests.tables import slow_but
+from tests.tables import cases
 
 SHORT = {"lines": b"w1 x2\n", "svmlight": b"1 1:1 3:2\n"}
-PACKERS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+PACKERS = {"": bytes, ".gz": gzip.compress}
 NO_ROOM, ROOM = LineLimit(500 << 20, 0, 1), LineLimit(500 << 20, 1 << 30, 1)
 
 
@@ -48,7 +45,7 @@ def rows(source, target_bytes=1 << 16):
 
 
 @pytest.mark.parametrize("kind", SHORT)
-@pytest.mark.parametrize("suffix", slow_but(["", ".gz"], PACKERS))
+@pytest.mark.parametrize("suffix", PACKERS)
 def test_refused_by_file_line_and_byte_where_there_is_no_room(tmp_path, kind, suffix):
     path, short = tmp_path / f"x{suffix}", SHORT[kind]
     line = long_line(kind, 3 << 19)
@@ -63,11 +60,7 @@ def test_refused_by_file_line_and_byte_where_there_is_no_room(tmp_path, kind, su
     assert rows(source) == wanted  # the source that was given is not bound
 
 
-EACH_ONCE = [("lines", b"", 1, False), ("svmlight", b"\n", 180_000, True)]
-TWO_LINES = slow_but(EACH_ONCE, itertools.product(SHORT, [b"\n", b""], [1, 180_000], [True, False]))
-
-
-@pytest.mark.parametrize(("kind", "end", "n_between", "larger_first"), TWO_LINES)
+@cases("kind, end, n_between, larger_first", [("lines", b"", 1, False), ("svmlight", b"\n", 180_000, True)])
 def test_every_long_line_is_looked_at(tmp_path, kind, end, n_between, larger_first):
     """One behind another finds a buffer that has grown; nothing ends the last one."""
     short, lines = SHORT[kind], [long_line(kind, 2 << 20), long_line(kind, 5 << 20)]
@@ -83,25 +76,10 @@ def test_every_long_line_is_looked_at(tmp_path, kind, end, n_between, larger_fir
             rows(source.with_line_limit(room))
 
 
-@pytest.mark.parametrize("kind", SHORT)
-def test_lines_that_are_not_long_need_no_room(tmp_path, kind):
-    path = tmp_path / "x.gz"
-    path.write_bytes(gzip.compress((SHORT[kind] * 50 + long_line(kind, BLOCK_BYTES * 3 // 4)) * 3, 1))
-    source = opened(path, kind)
-    assert rows(source.with_line_limit(NO_ROOM)) == rows(source)
-
-
-@pytest.mark.parametrize("kind", SHORT)
-@pytest.mark.parametrize("where", ["plain", "memory"])
-def test_chunks_of_plain_text_refuse_what_probes_do_not_see(tmp_path, kind, where):
-    text = SHORT[kind] * 60_000 + long_line(kind, 2 << 20) + SHORT[kind] * 60_000
-    if where == "plain":
-        path = str(tmp_path / "x.txt")
-        (tmp_path / "x.txt").write_bytes(text)
-    else:
-        fsspec = pytest.importorskip("fsspec")
-        path = f"memory://long/{kind}.txt"
-        fsspec.filesystem("memory").pipe(f"/long/{kind}.txt", text)
+@cases("kind", SHORT)
+def test_chunks_of_plain_text_refuse_what_probes_do_not_see(tmp_path, kind):
+    path = str(tmp_path / "x.txt")
+    (tmp_path / "x.txt").write_bytes(SHORT[kind] * 60_000 + long_line(kind, 2 << 20) + SHORT[kind] * 60_000)
     source = opened(path, kind)
     bounded = source.with_line_limit(NO_ROOM)
     refused = []
@@ -116,29 +94,7 @@ def test_chunks_of_plain_text_refuse_what_probes_do_not_see(tmp_path, kind, wher
     assert f"{path}, line 60,001 (byte " in refused[0]
 
 
-def test_the_limit_that_is_named_counts_all_threads_that_read(tmp_path):
-    path = tmp_path / "x.gz"
-    path.write_bytes(gzip.compress(SHORT["svmlight"] + long_line("svmlight", 3 << 20), 1))
-    limits = []
-    for n_readers in (1, 4):
-        with pytest.raises(MemoryLimitError, match=r"raise memory_limit to ([\d,]+) MiB") as refusal:
-            rows(opened(path, "svmlight").with_line_limit(LineLimit(500 << 20, 0, n_readers)))
-        limits.append(int(re.search(r"memory_limit to (\d+) MiB", str(refusal.value))[1]) - 500)
-    assert limits[1] == pytest.approx(4 * limits[0], abs=4)
-
-
-@pytest.mark.parametrize("kind", SHORT)
-def test_without_a_limit_nothing_is_refused(tmp_path, kind):
-    path = tmp_path / "x.gz"
-    path.write_bytes(gzip.compress(SHORT[kind] * 50 + long_line(kind, 2 << 20), 1))
-    StreamKMeans(2, progress=False, random_state=0).fit(opened(path, kind))
-
-
-HEADS_ONCE = [("lines", True, False), ("svmlight", False, True)]
-HEADS = slow_but(HEADS_ONCE, itertools.product(SHORT, [True, False], [True, False]))
-
-
-@pytest.mark.parametrize(("kind", "first", "packed"), HEADS)
+@cases("kind, first, packed", [("lines", True, False), ("svmlight", False, True)])
 def test_a_look_at_the_head_holds_no_long_line(tmp_path, kind, first, packed):
     """What is known of text before anything is planned takes no memory that goes with its longest line."""
     path, short = tmp_path / ("x.gz" if packed else "x.txt"), SHORT[kind] * 100
@@ -155,8 +111,7 @@ def test_a_look_at_the_head_holds_no_long_line(tmp_path, kind, first, packed):
     assert peak < 16 * BLOCK_BYTES
 
 
-@pytest.mark.parametrize("index", [0, 1])
-@pytest.mark.parametrize("packed", [True, False])
+@cases("index, packed", [(0, True), (1, False)])
 def test_the_beginning_of_a_long_line_tells_which_base_indices_have(tmp_path, index, packed):
     path = tmp_path / ("x.gz" if packed else "x.svm")
     # behind a byte order mark, which is no part of the first row

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import gzip
 import io
-import itertools
 import json
 import logging
 import pickle
@@ -14,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import fsspec
@@ -30,26 +28,18 @@ from streamkm import StreamKMeans, open_source
 from streamkm.cli.config import Override, load_run
 from streamkm.cli.main import main
 from streamkm.core.exceptions import (
-    CheckpointError,
     ConfigError,
     InvalidParameterError,
     MissingDependencyError,
     SourceError,
     SourceNotFoundError,
-    StoreError,
 )
-from streamkm.core.progress import Stage
-from streamkm.engine import open_executor
-from streamkm.engine.checkpoint import Checkpoint
-from streamkm.passes.reader import RowReader
-from streamkm.sketches import CountSketch
 from streamkm.sources import remote
 from streamkm.sources.fingerprints import fingerprint
-from streamkm.sources.remote import LEAST_BYTES, RemoteFile
-from streamkm.stores.writer import append_rows, write_store
-from tests.contracts import Opened, SourceContract, assemble
-from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
-from tests.tables import slow_but
+from streamkm.sources.remote import RemoteFile
+from tests.contracts import assemble
+from tests.sources.matrices import write_csr
+from tests.tables import cases
 from tests.web_server import Web, serving
 
 N_ROWS, N_FEATURES = 2_000, 40
@@ -94,11 +84,6 @@ def folder(tmp_path_factory) -> Path:
     write_zarr(str(made / "csr.zarr"), kind="csr")
     write_zarr(str(made / "shards.zarr"), shards=(1000, N_FEATURES))
     return made
-
-
-# what is read, and what it is in the folder
-PATHS = ("x.svm", "part-*.svm", "x.svm.gz", "x.zarr", "v2.zarr", "csr.zarr", "shards.zarr", "x.npy")
-PATHS += ("x.h5:/gzip", "x.h5:/lzf", "x.h5:/plain", "x.h5:/csr")
 
 
 def fit(X, executor=2, **options) -> StreamKMeans:
@@ -182,7 +167,7 @@ def no_long_pauses(monkeypatch) -> None:
     monkeypatch.setattr(remote, "PAUSES_SECONDS", (0.01, 0.02, 0.03, 0.04))
 
 
-@pytest.mark.parametrize("path", slow_but(["part-*.svm", "x.zarr", "x.h5:/gzip", "x.npy"], PATHS))
+@pytest.mark.parametrize("path", ["part-*.svm", "x.zarr", "x.h5:/gzip", "x.npy"])
 def test_s3_gives_the_fit_of_local_files(s3, local, path):
     source = open_source(f"s3://{BUCKET}/{path}", storage_options=s3)
     assert source.n_bytes > 0
@@ -190,132 +175,58 @@ def test_s3_gives_the_fit_of_local_files(s3, local, path):
     assert_same_fit(fit(source), local(path))
 
 
-@pytest.mark.parametrize(
-    "path", slow_but(["x.svm.gz", "csr.zarr", "shards.zarr", "x.h5:/csr"], [path for path in PATHS if "*" not in path])
-)
+@pytest.mark.parametrize("path", ["x.svm.gz", "csr.zarr", "shards.zarr", "x.h5:/csr", "x.h5:/plain"])
 def test_a_web_server_gives_the_fit_of_local_files(web, local, path):
     given = {"path": f"{web.url}/{path}", "dataset": "/X" if "zarr" in path else None}
     assert_same_fit(fit(given), local(path))
 
 
-def test_several_urls_are_one_source(memory, s3, local):
-    parts = ["memory://data/part-0.svm", f"s3://{BUCKET}/part-1.svm"]
-    assert_same_fit(fit([*parts[:1], "memory://data/part-1.svm"]), local("part-*.svm"))
-    stacked = open_source([f"s3://{BUCKET}/x.zarr", f"s3://{BUCKET}/v2.zarr"], storage_options=s3)
-    assert stacked.n_rows == 2 * N_ROWS
+def test_a_cluster_gives_the_fit_of_local_files(client, s3, local):
+    assert_same_fit(fit({"path": f"s3://{BUCKET}/x.zarr", "storage_options": s3}, client), local("x.zarr"))
 
 
-@pytest.mark.parametrize("path", slow_but(["x.zarr"], ["x.svm", "x.zarr", "x.h5:/gzip"]))
-def test_a_cluster_gives_the_fit_of_local_files(client, s3, local, path):
-    assert_same_fit(fit({"path": f"s3://{BUCKET}/{path}", "storage_options": s3}, client), local(path))
-
-
-class TestSvmlight(SourceContract):
-    @pytest.fixture
-    def opened(self, web, tmp_path):
-        X = sparse_matrix(17, 9)
-        dump_svmlight_file(X, np.zeros(X.shape[0]), str(tmp_path / "x"), zero_based=False)
-        web.objects["x"] = (tmp_path / "x").read_bytes()
-        return Opened(open_source(f"{web.url}/x", n_features=X.shape[1]), X.toarray())
-
-
-class TestHdf5(SourceContract):
-    @pytest.fixture(params=["gzip", "lzf"])
-    def opened(self, request, web):
-        X, made = dense_matrix(), io.BytesIO()
-        with h5py.File(made, "w") as file:
-            file.create_dataset("X", data=X, chunks=(10, 7), compression=request.param)
-        web.objects["x"] = made.getvalue()
-        return Opened(open_source(f"{web.url}/x"), X)
-
-
-def passes_of(web: Web, source, target_bytes: int) -> tuple[int, list[int]]:
-    """Chunks of a pass, and bytes of each GET that it makes after a first one."""
-    chunks = source.chunks(target_bytes)
+@pytest.mark.parametrize("path", ["x.svm", "x.h5:/gzip", "x.zarr:/X"])
+def test_a_chunk_is_few_large_requests(web, path):
+    source = open_source(f"{web.url}/{path}")
+    chunks = source.chunks(8 * 250 * N_FEATURES)  # two storage chunks
     source.read(chunks[0])
     web.log.clear()
     for chunk in chunks:
         source.read(chunk)
-    return len(chunks), [span[1] - span[0] + 1 for method, _, span in web.log if method == "GET" and span]
+    sizes = [span[1] - span[0] + 1 for method, _, span in web.log if method == "GET" and span]
+    assert len(chunks) >= 4
+    assert len(sizes) <= len(chunks) + 1
+    assert min(sizes, default=10_001) > 10_000
+    assert web.count("GET", "x.zarr/X/c/") in (0, N_ROWS // 250)
 
 
-def test_a_chunk_of_text_is_one_large_request(web):
-    n_chunks, sizes = passes_of(web, open_source(f"{web.url}/x.svm"), 120_000)
-    assert n_chunks > 5
-    assert len(sizes) == n_chunks
-    assert min(sizes) > len(web.objects["x.svm"]) / n_chunks
-    assert web.count("HEAD") == 0
-
-
-@pytest.mark.parametrize("name", ["gzip", "plain"])
-def test_storage_chunks_of_hdf5_that_lie_together_are_one_request(web, name):
-    source = open_source(f"{web.url}/x.h5:/{name}")
-    n_chunks, sizes = passes_of(web, source, 8 * 250 * N_FEATURES)  # two storage chunks
-    assert n_chunks == N_ROWS // 500
-    assert len(sizes) <= n_chunks + 1
-    assert min(sizes) > 10_000
-
-
-def test_the_library_reads_large_pieces(web):
-    n_chunks, sizes = passes_of(web, open_source(f"{web.url}/x.h5:/lzf"), 8 * 250 * N_FEATURES)
-    assert len(sizes) <= n_chunks
-
-
-def test_a_storage_chunk_of_zarr_is_one_request(web):
-    n_chunks, _ = passes_of(web, open_source(f"{web.url}/x.zarr", dataset="X"), 8 * 250 * N_FEATURES)
-    assert n_chunks == N_ROWS // 500
-    assert web.count("GET", "x.zarr/X/c/") == N_ROWS // 250
-
-
-SMALL: dict[str, dict[str, object]] = {
-    "plain": {}, "gzip": {"compression": "gzip"}, "lzf": {"compression": "lzf"},
-    "checked": {"fletcher32": True, "fillvalue": 3},
-}  # fmt: skip
-
-
-@cache
-def small_chunks(name: str) -> bytes:
-    """An HDF5 file whose index lies everywhere between storage chunks of 2 KiB."""
-    X, file = np.random.default_rng(0).normal(size=(40_000, 16)).astype(np.float32), io.BytesIO()
-    with h5py.File(file, "w") as made:
-        made.create_dataset("X", data=X, chunks=(32, 16), **SMALL[name])
-    return file.getvalue()
-
-
-def put_small_chunks(web: Web, name: str) -> str:
-    """Such a file on the server; gives its URL."""
-    web.objects[f"{name}.h5"] = small_chunks(name)
-    return f"{web.url}/{name}.h5"
-
-
-FETCHED = [("threads", "x.npy"), ("threads", "x.zarr"), ("threads", "lzf"), ("dask", "x.h5:/gzip"), ("dask", "checked")]
-PLACES = itertools.product(["threads", "dask"], ["x.npy", "x.zarr", "x.h5:/gzip", "x.h5:/plain", *SMALL])
-
-
-@pytest.mark.parametrize(("executor", "path"), slow_but(FETCHED, PLACES))
+@pytest.mark.parametrize(
+    ("executor", "path"),
+    [*(("threads", path) for path in ("x.npy", "x.zarr", "shards.zarr", "x.h5:/lzf")), ("dask", "x.h5:/gzip")],
+)
 def test_every_byte_is_fetched_once_a_pass(web, path, executor, request):
     where = request.getfixturevalue("client") if executor == "dask" else 2
-    url = put_small_chunks(web, path) if path in SMALL else f"{web.url}/{path}"
-    source = open_source(url)
+    source = open_source(f"{web.url}/{path}")
     stored = source.n_bytes or sum(len(body) for key, body in web.objects.items() if key.startswith(f"{path}/X/c/"))
     web.log.clear()
     StreamKMeans(4, random_state=0, n_init=1, max_iter=2, chunk_bytes=CHUNK_BYTES * 4, executor=where).fit(source)
     asked = [(key, span or (0, len(web.objects[key]) - 1)) for method, key, span in web.log if method == "GET"]
-    # each worker reads the index, which is large where chunks are small
-    most = 1.3 if executor == "dask" and path in SMALL else 1.04
-    assert sum(last - first + 1 for _, (first, last) in asked) <= 2 * most * stored
+    assert sum(last - first + 1 for _, (first, last) in asked) <= 2 * 1.04 * stored
     # at the end of a pass, whether it is the same object still; of Zarr, nothing is listed
-    assert web.count("HEAD") == (0 if path == "x.zarr" else 2)
+    assert web.count("HEAD") == (0 if path.endswith(".zarr") else 2)
 
 
 def test_the_index_of_small_chunks_is_fetched_without_the_chunks(web):
-    source = pickle.loads(pickle.dumps(open_source(put_small_chunks(web, "gzip"))))
+    file, X = io.BytesIO(), np.random.default_rng(0).normal(size=(40_000, 16)).astype(np.float32)
+    with h5py.File(file, "w") as made:
+        made.create_dataset("X", data=X, chunks=(32, 16), compression="gzip")
+    web.objects["small.h5"] = file.getvalue()
+    source = pickle.loads(pickle.dumps(open_source(f"{web.url}/small.h5")))
     web.log.clear()
-    first, *_ = source.chunks(100_000)
-    source.read(first)
+    source.read(source.chunks(100_000)[0])
     sizes = [span[1] - span[0] + 1 for method, _, span in web.log if method == "GET" and span]
     assert len(sizes) <= 4
-    assert sum(sizes) < len(web.objects["gzip.h5"]) / 8
+    assert sum(sizes) < len(web.objects["small.h5"]) / 8
 
 
 DECODED: dict[str, dict[str, object]] = {
@@ -351,38 +262,17 @@ def test_a_damaged_storage_chunk_behind_a_url_is_told_with_its_rows(web):
         made.create_dataset("X", data=np.zeros((1_000, 10)), chunks=(100, 10), fletcher32=True)
         at = made["X"].id.get_chunk_info(3).byte_offset
     web.objects["x.h5"] = file.getvalue()[:at] + b"spoiled" + file.getvalue()[at + 7 :]
-    source = open_source(f"{web.url}/x.h5")
-    chunks = source.chunks(8_000)
-    assert source.read(chunks[2]).X.shape == (100, 10)
     with pytest.raises(SourceError, match=r"rows 300-399, cannot be read"):
-        source.read(chunks[3])
+        list(open_source(f"{web.url}/x.h5").stream(8_000))
 
 
 def test_compressed_text_is_read_in_large_pieces(web):
-    rng = np.random.default_rng(0)
-    lines = (f"0 {i % 9 + 1}:{value:.15g}\n" for i, value in enumerate(rng.random(120_000)))
-    web.objects["long.gz"] = gzip.compress("".join(lines).encode(), 1)
+    web.objects["long.gz"] = gzip.compress(b"0 1:0.123456789\n" * 120_000, 0)
     source = open_source(f"{web.url}/long.gz", n_features=10)
-    source.estimated_rows  # noqa: B018 - looks at the head
     next(source.stream(1000))
     web.log.clear()
     assert sum(len(piece.places) for piece in source.stream(100_000)) == 120_000
-    sizes = [span[1] - span[0] + 1 for method, _, span in web.log if method == "GET" and span]
-    assert sum(sizes) == len(web.objects["long.gz"])
-    assert len(sizes) <= 2
-
-
-def test_places_that_are_read_by_turns_are_fetched_once(web):
-    """As an index and the rows that it is of: a piece is kept while another is read."""
-    web.objects["x"] = data = np.random.default_rng(0).bytes(20 * LEAST_BYTES)
-    file = RemoteFile(remote.Address(f"{web.url}/x"))
-    web.log.clear()
-    for step in range(40):
-        for start in (0, 5 * LEAST_BYTES, 10 * LEAST_BYTES):
-            file.seek(at := start + 50 * step)
-            assert file.read(50) == data[at : at + 50]
-    fetched = [span for method, _, span in web.log if method == "GET"]
-    assert fetched == [(start, start + LEAST_BYTES - 1) for start in (0, 5 * LEAST_BYTES, 10 * LEAST_BYTES)]
+    assert len([span for method, _, span in web.log if method == "GET" and span]) <= 2
 
 
 def test_any_reads_give_the_bytes_of_the_object(web):
@@ -427,7 +317,7 @@ def test_failures_that_pass_are_tried_again(web, local, caplog):
     ]
 
 
-@pytest.mark.parametrize("path", ["x.svm", "x.h5:/gzip", "x.h5:/lzf", "x.zarr:/X"])
+@pytest.mark.parametrize("path", ["x.svm", "x.h5:/gzip", "x.zarr:/X"])
 def test_answers_that_end_early_are_asked_for_again(web, local, path):
     source = open_source(f"{web.url}/{path}")
     web.cut = 2
@@ -436,7 +326,7 @@ def test_answers_that_end_early_are_asked_for_again(web, local, path):
 
 
 @pytest.mark.timeout(60, method="thread")
-@pytest.mark.parametrize("path", ["x.h5:/gzip", "x.h5:/lzf", "x.h5:/csr"])
+@pytest.mark.parametrize("path", ["x.h5:/gzip", "x.h5:/lzf"])
 def test_hdf5_objects_in_cycles_never_stop_the_threads_that_fetch(web, folder, local, path):
     # the library is locked while a request of its is under way; freeing one of its objects waits for that lock
     with h5py.File(folder / "x.h5") as file:
@@ -455,12 +345,6 @@ def test_hdf5_objects_in_cycles_never_stop_the_threads_that_fetch(web, folder, l
     assert gc.isenabled()
 
 
-def test_servers_that_refuse_to_be_opened_are_told():
-    """FTP connects when its file system is made."""
-    with pytest.raises(SourceError, match=r"ftp://127\.0\.0\.1:9/x\.csv cannot be read: .*refused"):
-        open_source("ftp://127.0.0.1:9/x.csv")
-
-
 def test_failures_that_stay_are_told_with_what_failed(web, caplog):
     source = open_source(f"{web.url}/x.svm")
     web.before = lambda method, path: 503 if method == "GET" else None
@@ -474,26 +358,18 @@ def test_failures_that_stay_are_told_with_what_failed(web, caplog):
         open_source(nobody)
 
 
-def later(web: Web, path: str, change, n_gets: int = 2) -> None:
-    """Call a function at the n-th GET of what is below a path."""
-
-    def before(method: str, asked: str) -> None:
-        if web.count("GET", path) == n_gets:
-            change()
-
-    web.log.clear()
-    web.before = before
-
-
-@pytest.mark.parametrize("path", ["x.svm", "x.svm.gz", "x.h5:/gzip", "x.h5:/lzf", "x.h5:/plain", "x.npy"])
-@pytest.mark.parametrize("etags", [True, False])
+@pytest.mark.parametrize(
+    ("path", "etags"),
+    [("x.svm", True), ("x.svm.gz", False), ("x.h5:/gzip", True), ("x.h5:/lzf", False), ("x.npy", False)],
+)
 def test_a_changed_object_is_noticed(web, path, etags):
     web.etags = etags
     source = open_source(f"{web.url}/{path}")
     key = path.partition(":")[0]
     old = web.objects[key]
     new = old[::-1] if etags else old[: len(old) // 2]
-    later(web, key, lambda: web.objects.update({key: new}))
+    web.log.clear()
+    web.before = lambda *_: web.objects.update({key: new}) if web.count("GET", key) == 2 else None
     size = rf"{len(old):,} bytes" + (", etag .*" if etags else "")
     now = rf"{len(new):,} bytes" + (", etag .*" if etags else "")
     with pytest.raises(
@@ -516,36 +392,15 @@ def test_an_object_that_goes_is_noticed(web, memory, path):
         fit(web_source)
 
 
-@pytest.fixture
-def scratch(s3) -> Iterator[tuple[fsspec.AbstractFileSystem, str]]:
-    """The file system of the server, and a place there for what a test changes."""
+def test_changed_objects_on_s3_are_noticed(s3, folder):
     fs, place = fsspec.filesystem("s3", **s3), f"{BUCKET}/scratch"
-    yield fs, place
-    fs.invalidate_cache()
-    fs.rm(place, recursive=True)
-
-
-def test_changed_objects_on_s3_are_noticed(s3, scratch, folder):
-    fs, place = scratch
     put(folder / "x.zarr", fs, f"{place}/x.zarr")
-    fs.pipe_file(f"{place}/x.svm", (folder / "x.svm").read_bytes())
-    text, store = (open_source(f"s3://{place}/{name}", storage_options=s3) for name in ("x.svm", "x.zarr"))
-    missing = open_source(f"s3://{place}/x.zarr", storage_options=s3)
+    store = open_source(f"s3://{place}/x.zarr", storage_options=s3)
     elsewhere = pickle.dumps(store)
-    fs.pipe_file(f"{place}/x.svm", b"1 1:1\n")
-    with pytest.raises(SourceError, match=rf"s3://{place}/x.svm was changed .* it was .* etag .* 6 bytes, etag .* now"):
-        fit(text)
     fs.pipe_file(f"{place}/x.zarr/X/c/0/0", fs.cat_file(f"{place}/x.zarr/X/c/1/0"))
-    n_objects = N_ROWS // 250 + 1  # with what describes them
     for source in (store, pickle.loads(elsewhere)):
-        with pytest.raises(
-            SourceError,
-            match=rf"/X was changed .* {n_objects} objects, .* and is .* {n_objects} objects, .* now",
-        ):
+        with pytest.raises(SourceError, match=r"/X was changed .* 9 objects, .* and is .* 9 objects, .* now"):
             fit(source)
-    fs.rm(f"{place}/x.zarr/X/c/0/0")
-    with pytest.raises(SourceError, match=rf"/X was changed .* and is .* {n_objects - 1} objects, .* now"):
-        fit(missing)
 
 
 def test_a_server_without_ranges_is_refused(web):
@@ -581,9 +436,11 @@ def test_options_and_protocols_that_do_not_fit_are_refused(folder):
         open_source("memory://x", storage_options="anon")
     with pytest.raises(SourceError, match=r"what://x cannot be read: ValueError: Protocol not known: what"):
         open_source("what://x")
+    with pytest.raises(SourceError, match=r"ftp://127\.0\.0\.1:9/x\.csv cannot be read: .*refused"):
+        open_source("ftp://127.0.0.1:9/x.csv")  # connects when its file system is made
 
 
-@pytest.mark.parametrize(("protocol", "extra", "package"), [("s3", "s3", "s3fs"), ("https", "remote", "aiohttp")])
+@cases("protocol, extra, package", [("s3", "s3", "s3fs"), ("https", "remote", "aiohttp")])
 def test_a_missing_package_is_told_with_its_extra(monkeypatch, protocol, extra, package):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
@@ -604,31 +461,6 @@ def test_fingerprints_tell_versions(web, memory):
     assert before == fingerprint(open_source(url))
     web.objects["x.zarr/X/c/0/0"] = web.objects["x.zarr/X/c/4/0"]
     assert fingerprint(open_source(url))["sample"] != before["sample"]
-
-
-def test_a_checkpoint_goes_on_with_the_same_object_only(web, tmp_path):
-    def take() -> None:
-        source = open_source(f"{web.url}/x.svm")
-        with Checkpoint.open(tmp_path / "state", {"source": fingerprint(source)}):
-            pass
-
-    take()
-    take()
-    web.objects["x.svm"] = web.objects["x.svm"].replace(b".5", b".6")
-    with pytest.raises(CheckpointError, match=r"version is .*etag .*was .*etag"):
-        take()
-
-
-def test_a_store_knows_the_object_that_it_was_made_of(memory, tmp_path):
-    def do(operation, name, *args):
-        reader = RowReader(open_source(f"memory://data/{name}"), CHUNK_BYTES, "euclidean", "raise")
-        with open_executor(2) as workers:
-            operation(tmp_path / "store", reader, *args, workers, Stage("test"))
-
-    do(write_store, "part-0.svm", CountSketch(16, seed=0))
-    with pytest.raises(StoreError, match=r"memory://data/part-0.svm is in .*store already"):
-        do(append_rows, "part-0.svm")
-    do(append_rows, "part-1.svm")
 
 
 def test_configurations_and_commands_take_urls(s3, tmp_path, local):

@@ -58,16 +58,6 @@ def same_bits(found, expected) -> None:
     np.testing.assert_array_equal(found.data.view(kind), expected.data.view(kind))
 
 
-@pytest.fixture
-def small(tmp_path) -> Path:
-    path = tmp_path / "small.svm"
-    path.write_bytes(SMALL)
-    return path
-
-
-# ---- the contract of all sources
-
-
 def write_parts(directory: Path, pack_part: Callable[[bytes], bytes] = bytes) -> tuple[list[Path], np.ndarray]:
     """Write two files with an empty one between them; their paths, and the dense matrix of their rows."""
     rng = np.random.default_rng(0)
@@ -82,25 +72,22 @@ def write_parts(directory: Path, pack_part: Callable[[bytes], bytes] = bytes) ->
 
 
 class TestPlain(SourceContract):
-    @pytest.fixture(params=[{}, {"n_features": 17}, {"dtype": np.float32}, {"zero_based": False}], ids=str)
+    @pytest.fixture(params=[{}, {"n_features": 17, "dtype": np.float32}], ids=str)
     def opened(self, request, tmp_path):
         paths, X = write_parts(tmp_path)
         return Opened(SvmlightSource(paths, **request.param), X.astype(request.param.get("dtype", float)))
 
 
 class TestCompressed(RowSourceContract):
-    @pytest.fixture(params=[*PACKERS, "plain"])
+    @pytest.fixture(params=["gz", "zst", "plain"])
     def opened(self, request, tmp_path):
         paths, X = write_parts(tmp_path, bytes if request.param == "plain" else partial(pack, request.param))
         return Opened(CompressedSvmlightSource(paths), X)
 
 
-# ---- the same as others
-
-
 @cases("dtype", [np.float32, np.float64])
 @cases("zero_based", [True, False, "auto"])
-@cases("numbers", ["%d", "%.3g", "%.6g", "%.8f", "%.17g", "%.20e", "%r"])
+@cases("numbers", ["%d", "%.8f", "%.17g", "%r"])
 def test_same_as_sklearn(tmp_path, dtype, zero_based, numbers):
     rng = np.random.default_rng(0)
     X = sp.random_array(
@@ -131,12 +118,9 @@ def test_reads_what_sklearn_writes(tmp_path, options):
     np.testing.assert_array_equal(rows, X.toarray())
 
 
-# ---- cutting
-
-
-def test_every_cut_of_a_small_file(small):
-    source = SvmlightSource([small])
-    expected, places = whole(source)
+def test_every_cut_of_a_small_file(tmp_path):
+    expected, places = read_text(tmp_path, SMALL)
+    source = SvmlightSource([tmp_path / "x.svm"])
     for cut in range(1, len(SMALL)):
         left, right = (source.read(Chunk(i, 0, a, b, 1)) for i, (a, b) in enumerate([(0, cut), (cut, len(SMALL))]))
         assert left.X.shape[0] + right.X.shape[0] == expected.shape[0]
@@ -144,7 +128,7 @@ def test_every_cut_of_a_small_file(small):
         np.testing.assert_array_equal(np.concatenate([left.X.data, right.X.data]), expected.data)
 
 
-@cases("target_bytes", [1, 2, 7, 50, 333, 4_096, 1 << 20])
+@cases("target_bytes", [1, 7, 333, 1 << 20])
 @cases("compressed", [False, True])
 def test_chunked_is_whole(tmp_path, target_bytes, compressed):
     texts = [SMALL, b"", b"1 2:3\n" * 40, b"# nothing", SMALL]
@@ -168,37 +152,18 @@ def test_chunks_decode_to_about_the_target(tmp_path):
             assert n_bytes == pytest.approx(chunk.n_bytes, rel=0.05)
 
 
-@pytest.mark.parametrize("block_bytes", [33, 64, 100, 1_000])
-def test_lines_across_blocks(small, monkeypatch, block_bytes):
+@cases("block_bytes", [33, 64, 100])
+def test_lines_across_blocks(tmp_path, monkeypatch, block_bytes):
     monkeypatch.setattr(text_lines.LineReader.__init__, "__defaults__", (block_bytes,))
-    X, places = whole(SvmlightSource([small]))
+    X, places = read_text(tmp_path, SMALL)
     assert bits(as_lists(X, places)) == bits(rows_of(SMALL, 1))
-
-
-def test_line_longer_than_blocks_and_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_lines.LineReader.__init__, "__defaults__", (4_096,))
-    text = b"1 1:1\n2 " + b" ".join(b"%d:%d.5" % (j, j) for j in range(1, 20_001)) + b"\n3 2:7\n"
-    (tmp_path / "x").write_bytes(text)
-    source = SvmlightSource([tmp_path / "x"])
-    pieces = [source.read(chunk) for chunk in source.chunks(10_000)]
-    assert len(pieces) > 10
-    assert sum(piece.X.shape[0] for piece in pieces) == 3
-    X, _ = whole(source, 10_000)
-    np.testing.assert_array_equal(X.indptr, [0, 1, 20_001, 20_002])
-    np.testing.assert_array_equal(X.data[1:-1], np.arange(1, 20_001) + 0.5)
-
-
-# ---- indices
 
 
 def test_auto_base_is_decided_once_by_the_head_of_the_first_file_with_rows(tmp_path):
     for name, text in (("none", b"# 0:1\n"), ("zero", b"1 0:1 2:1\n"), ("one", b"1 1:5\n")):
         (tmp_path / name).write_bytes(text)
-    assert whole(SvmlightSource([tmp_path / "none", tmp_path / "zero", tmp_path / "one"]))[0].indices.tolist() == [
-        0,
-        2,
-        1,
-    ]
+    X, _ = whole(SvmlightSource([tmp_path / "none", tmp_path / "zero", tmp_path / "one"]))
+    assert X.indices.tolist() == [0, 2, 1]
     assert whole(SvmlightSource([tmp_path / "one"]))[0].indices.tolist() == [0]
     with pytest.raises(InvalidInputError, match=r"zero, line 1 \(byte 2\): an index 0.*zero_based=True"):
         whole(SvmlightSource([tmp_path / "one", tmp_path / "zero"]))
@@ -218,25 +183,12 @@ def test_indices_beyond_32_bits(tmp_path):
     assert X.shape == (1, 2**40)
 
 
-def test_width_is_the_chunks_own_unless_given(tmp_path):
-    (tmp_path / "x").write_bytes(b"1 3:1\n1 9:1\n2\n")
-    source = SvmlightSource([tmp_path / "x"])
-    assert [source.read(Chunk(0, 0, a, b, 1)).X.shape for a, b in ((0, 6), (6, 12), (12, 14))] == [
-        (1, 3),
-        (1, 9),
-        (1, 0),
-    ]
-    assert source.n_features is None
-    source = SvmlightSource([tmp_path / "x"], n_features=9)
-    assert source.read(Chunk(0, 0, 0, 6, 1)).X.shape == (1, 9)
-
-
-# ---- as a source
-
-
-def test_places_and_descriptions(small, tmp_path):
+def test_places_and_descriptions(tmp_path):
+    (small := tmp_path / "small.svm").write_bytes(SMALL)
     (tmp_path / "small.gz").write_bytes(gzip.compress(SMALL))
     for source in (SvmlightSource([small, small]), CompressedSvmlightSource([small, tmp_path / "small.gz"])):
+        assert source.n_rows is source.n_features is None
+        assert len(pickle.dumps(source)) < 1_000
         _, places = whole(source, 10)
         assert places.tolist() == [place for part in (0, 1) for place, _ in rows_of(SMALL, 1, part)]
         part, byte = 1, SMALL.index(b"  4:1")
@@ -246,34 +198,20 @@ def test_places_and_descriptions(small, tmp_path):
 def test_estimated_rows(tmp_path):
     rng = random.Random(0)
     lines = [f"1 {' '.join(f'{j}:{rng.random():.6f}' for j in range(1, rng.randrange(5, 60)))}\n" for _ in range(4_000)]
-    text = "".join(lines).encode()
-    (tmp_path / "x").write_bytes(text)
+    (tmp_path / "x").write_text("".join(lines))
     (tmp_path / "y").write_bytes(b"# no rows\n\n")
     assert SvmlightSource([tmp_path / "x", tmp_path / "y"]).estimated_rows == pytest.approx(4_000, rel=0.05)
     assert SvmlightSource([tmp_path / "y"]).estimated_rows >= 1
     for suffix in PACKERS:
-        (tmp_path / f"x.{suffix}").write_bytes(pack(suffix, text))
+        (tmp_path / f"x.{suffix}").write_bytes(pack(suffix, (tmp_path / "x").read_bytes()))
         estimate = CompressedSvmlightSource([tmp_path / f"x.{suffix}"]).estimated_rows
         assert estimate == pytest.approx(4_000, rel=1.0 if suffix == "bz2" else 0.2)
 
 
-def test_attributes(small):
-    for kind in (SvmlightSource, CompressedSvmlightSource):
-        source = kind([str(small), small], dtype=np.float32)
-        assert (source.n_rows, source.n_features, source.is_sparse) == (None, None, True)
-        assert source.access.replayable
-        assert source.dtype == np.float32
-        assert source.n_bytes == 2 * len(SMALL)
-        assert source.name == f"{small} and 1 more"
-        assert len(pickle.dumps(source)) < 1_000
-
-
-# ---- compressed
-
-
-@pytest.mark.parametrize("suffix", PACKERS)
-@pytest.mark.parametrize("named", [True, False])
-def test_compressed_is_plain(tmp_path, suffix, named, small):
+@cases("suffix", PACKERS)
+@cases("named", [True, False])
+def test_compressed_is_plain(tmp_path, suffix, named):
+    (small := tmp_path / "small.svm").write_bytes(SMALL)
     members = pack(suffix, SMALL[:100]) + pack(suffix, SMALL[100:])
     path = tmp_path / (f"x.{suffix}" if named else "x")
     path.write_bytes(members)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
-import os
 import re
 import sys
 
@@ -21,7 +20,6 @@ from streamkm.core.exceptions import (
 )
 from streamkm.sources import svmlight_text as svmlight_source
 from streamkm.sources import text_lines
-from streamkm.sources.chunks import Chunk
 from streamkm.sources.svmlight_text import CompressedSvmlightSource, SvmlightSource
 from tests.tables import cases
 
@@ -35,43 +33,26 @@ def drain(source, target_bytes: int = 1 << 20) -> int:
 
 BAD_LINES = [  # a line, the byte of the trouble in it, and what is said of it
     (b"1 1:2 3", 6, "colon and the value are missing, got '3'"),
-    (b"1 1:2 3 # comment", 6, "colon and the value are missing, got '3'"),
     (b"1 1:", 2, "a value must be a number right behind the colon, got '1:'"),
-    (b"1 1: 2", 2, "a value must be a number right behind the colon, got '1:'"),
-    (b"1 1 :2", 2, "colon and the value are missing, got '1'"),
     (b"1 :2", 2, "non-negative integer for its index, got ':2'"),
     (b"1 a:2", 2, "non-negative integer for its index, got 'a:2'"),
-    (b"1 1.5:2", 2, "non-negative integer for its index, got '1.5:2'"),
     (b"1 -3:2", 2, "must not be negative, got '-3:2'"),
-    (b"1 -0:2", 2, "must not be negative, got '-0:2'"),
     (b"1 9223372036854775808:2", 2, "must not exceed 9223372036854775807"),
-    (b"1 99999999999999999999999:2", 2, "must not exceed 9223372036854775807"),
     (b"1 1:abc", 2, "a value must be a number right behind the colon, got '1:abc'"),
-    (b"1 1:1_000", 2, "a value must be a number right behind the colon, got '1:1_000'"),
-    (b"1 1:0x1p3", 2, "a value must be a number"),
     (b"1 1:1e", 2, "a value must be a number"),
-    (b"1 1:1e+", 2, "a value must be a number"),
     (b"1 1:.", 2, "a value must be a number"),
-    (b"1 1:--1", 2, "a value must be a number"),
-    (b"1 1:1-1", 2, "a value must be a number"),
-    (b"1 1:0.1-1", 2, "a value must be a number"),
     (b"1 1:0.1.1", 2, "a value must be a number"),
     (b"1 1:infinit", 2, "a value must be a number"),
-    (b"1 1:nano", 2, "a value must be a number"),
     (b"1 1:2:3", 2, "a value must be a number"),
     (b"1 1:2,3", 2, "a value must be a number"),
     (b"1 1:1\0", 2, r"got '1:1\x00'; it holds a NUL byte: is this a binary or UTF-16 file?"),
     (b"\0", 0, "it holds a NUL byte"),
     (b"1 1:1 \xff:2", 6, r"got '\\xff:2'"),
     (b"spam 1:2", 0, "a target must be a number or several joined by commas, got 'spam'"),
-    (b"1, 1:2", 0, "a target must be a number"),
     (b"1,,2 1:2", 0, "a target must be a number"),
-    (b"1,x 1:2", 0, "a target must be a number"),
     (b"1 qid:x 1:2", 2, "a query must be written qid:<integer>, got 'qid:x'"),
-    (b"1 qid: 1:2", 2, "a query must be written qid:<integer>, got 'qid:'"),
     (b"1 1:1 qid:3 2:2", 6, "non-negative integer for its index, got 'qid:3'"),
     (b"1 3:1 2:1", 6, "must increase within a row; sort them and join repeated ones, got '2:1'"),
-    (b"1 2:1 2:1", 6, "must increase within a row"),
     (b"1 0:1", 2, "taken to be one-based because its head has no index 0; pass zero_based=True"),
     (b"1 1:" + b"x" * 500, 2, "got '1:" + "x" * 38 + "...'"),
 ]
@@ -110,34 +91,12 @@ def test_index_beyond_n_features(tmp_path, kind):
     with pytest.raises(InvalidInputError, match="an index beyond 4"):
         drain(kind([path], n_features=5))
     assert drain(kind([path], n_features=6)) == 1
-
-
-def test_largest_index_has_no_column_in_zero_based_input(tmp_path):
-    path = tmp_path / "x.svm"
-    path.write_bytes(b"1 9223372036854775807:2\n")
-    assert drain(SvmlightSource([path])) == 1
-    with pytest.raises(InvalidInputError, match=r"byte 2\): a feature index must not exceed 9223372036854775807"):
-        drain(SvmlightSource([path], zero_based=True))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_index_0_where_one_based_was_asked_for(tmp_path, kind):
-    (tmp_path / "x.svm").write_bytes(b"1 0:1\n")
     with pytest.raises(InvalidInputError, match=r"line 1 \(byte 2\): an index 0, but the input is one-based"):
-        drain(kind([tmp_path / "x.svm"], zero_based=False))
-
-
-def test_rows_in_front_of_the_trouble_can_be_read(tmp_path):
-    path = tmp_path / "x.svm"
-    path.write_bytes(b"1 1:1\n1 x\n1 1:1\n")
-    source = SvmlightSource([path])
-    assert source.read(Chunk(0, 0, 0, 6, 1)).X.shape == (1, 1)
-    assert source.read(Chunk(0, 0, 7, 16, 1)).X.shape == (1, 1)
-    with pytest.raises(InvalidInputError, match="line 2"):
-        source.read(Chunk(0, 0, 6, 7, 1))
-
-
-# ---- files
+        drain(kind([path], zero_based=False))
+    path.write_bytes(b"1 9223372036854775807:2\n")
+    assert drain(kind([path])) == 1
+    with pytest.raises(InvalidInputError, match=r"byte 2\): a feature index must not exceed 9223372036854775807"):
+        drain(kind([path], zero_based=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -159,32 +118,6 @@ def test_nothing_in_it(tmp_path, kind):
     assert drain(kind([path])) == 0
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() == 0, reason="root may read everything")
-def test_no_permission(tmp_path):
-    (tmp_path / "x.svm").write_bytes(GOOD)
-    (tmp_path / "x.svm").chmod(0)
-    with pytest.raises(SourceError, match=r"x.svm cannot be opened: .*Permission denied"):
-        drain(SvmlightSource([tmp_path / "x.svm"]))
-
-
-@cases("kind", KINDS)
-@cases("change", [b"1 1:1\n", None])
-def test_file_of_another_size_than_before(tmp_path, kind, change):
-    path = tmp_path / "x.svm"
-    path.write_bytes(GOOD * 10)
-    source = kind([path])
-    with open(path, "r+b") as file:
-        if change is None:
-            file.truncate(50)
-        else:
-            file.seek(0, 2)
-            file.write(change)
-    with pytest.raises(
-        SourceError, match=r"x.svm was changed while it was in use: it was 210 bytes, .* and is (50|216) bytes, "
-    ):
-        drain(source)
-
-
 @cases("kind", KINDS)
 @cases("encoding", ["utf-16-le", "utf-16-be"])
 def test_utf16(tmp_path, kind, encoding):
@@ -197,13 +130,6 @@ def test_utf16(tmp_path, kind, encoding):
         drain(kind([path]))
 
 
-@cases("kind", KINDS)
-@cases("target_bytes", [1, 1 << 20])
-def test_utf8_mark_is_skipped(tmp_path, kind, target_bytes):
-    (tmp_path / "x.svm").write_bytes(b"\xef\xbb\xbf" + GOOD)
-    assert drain(kind([tmp_path / "x.svm"]), target_bytes) == 1
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_line_too_long(tmp_path, kind, monkeypatch):
     monkeypatch.setattr(text_lines, "MAX_LINE_BYTES", 3 << 20)
@@ -212,9 +138,10 @@ def test_line_too_long(tmp_path, kind, monkeypatch):
     says = re.escape(f"{path}, line 4 (byte {len(GOOD)}): a line is longer than {3 << 20:,} bytes")
     with pytest.raises(InvalidInputError, match=says):
         drain(kind([path]))
-
-
-# ---- packed files
+    hostile = pytest.importorskip("zstandard").ZstdCompressor().compress(b" " * (80 << 20))  # unpacks without end
+    (tmp_path / "x.zst").write_bytes(hostile)
+    with pytest.raises(InvalidInputError, match="a line is longer than"):
+        drain(CompressedSvmlightSource([tmp_path / "x.zst"]))
 
 
 @cases("suffix", ["gz", "bz2", "xz", "zst"])
@@ -240,17 +167,6 @@ def test_no_zstandard(tmp_path, monkeypatch):
         drain(CompressedSvmlightSource([tmp_path / "x.zst"]))
 
 
-def test_hostile_zstd_does_not_fill_the_memory(tmp_path):
-    """A file that unpacks to a line without end is refused at the limit for a line."""
-    zstandard = pytest.importorskip("zstandard")
-    (tmp_path / "x.zst").write_bytes(zstandard.ZstdCompressor().compress(b" " * (80 << 20)))
-    with pytest.raises(InvalidInputError, match="a line is longer than 67,108,864 bytes"):
-        drain(CompressedSvmlightSource([tmp_path / "x.zst"]))
-
-
-# ---- parameters
-
-
 @cases("kind", KINDS)
 @cases(
     "options, says",
@@ -265,9 +181,3 @@ def test_bad_parameter(tmp_path, kind, options, says):
     (tmp_path / "x.svm").write_bytes(GOOD)
     with pytest.raises(InvalidParameterError, match=re.escape(says)):
         kind([tmp_path / "x.svm"], **options)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_bad_call(kind):
-    with pytest.raises(InvalidParameterError, match="at least one file"):
-        kind([])

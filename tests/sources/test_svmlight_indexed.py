@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkm import StreamKMeans, sweep
+from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.svmlight_text import SvmlightSource
@@ -59,17 +59,6 @@ def test_a_comment_behind_the_chunk_does_not_matter(tmp_path):
     assert found is not None
     assert found.places.tolist() == [6]
     assert found.n_features == 2
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_index_0(tmp_path, first):
-    path = tmp_path / "x.svm"
-    path.write_bytes(b"1 1:1\n1 0:2\n1 0:1 4:1\n")
-    source = SvmlightSource([path], zero_based=first == 0)
-    found = source.index_rows(Chunk(1, 0, 6, 23, 17))
-    assert (found is None) == (first == 1)
-    if found is not None:
-        assert found.n_features == 5
 
 
 def test_the_head_of_a_file_and_rows_beyond_n_features_are_read(tmp_path):
@@ -138,15 +127,6 @@ def test_a_fit_is_the_same_bit_for_bit_with_and_without(large, no_room):
     np.testing.assert_array_equal(found.cluster_centers_, expected.cluster_centers_)
     assert found.inertia_ == expected.inertia_
     assert found.n_features_in_ == expected.n_features_in_
-
-
-def test_what_reads_the_data_once_reads_all_of_it(tmp_path, large):
-    lines = large.read_bytes().splitlines()
-    lines[100_001] = b"1 5:nan"
-    path = tmp_path / "bad.svm"
-    path.write_bytes(b"\n".join(lines) + b"\n")
-    with pytest.raises(InvalidInputError, match=r"NaN in .*line 100,002"):
-        sweep(SvmlightSource([path]), [3])
 
 
 @pytest.mark.parametrize("line", [b"1 5:1 4:1", b"1 5:nan", b"1 5:1..2"])

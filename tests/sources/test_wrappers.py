@@ -8,20 +8,21 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import zarr
 
-from streamkm import StreamKMeans
+from streamkm import StreamKMeans, open_documents
 from streamkm.preparation import Preparation
+from streamkm.preparation.preparation import Scaling
 from streamkm.sources import open_source
 from streamkm.sources.base import RemoteView, Rows, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Access, ChunkRuns, Origin
 from streamkm.sources.concat import PartsSource
-from streamkm.sources.documents.hashed import TfIdfRows
+from streamkm.sources.documents.hashed import TfIdfRows, hashed_text
+from streamkm.sources.memory.arrays import ArraySource
 from streamkm.sources.prepared import PreparedRows, cached_rows
-from streamkm.sources.sketch_store import StoreSource
 from streamkm.text import TfIdf
 from streamkm.text.tfidf import Frequencies
+from tests.contracts import Opened, RowSourceContract, SourceContract
 from tests.tables import cases
 
 # nothing that a class says by default
@@ -97,36 +98,6 @@ def test_a_wrapper_says_what_it_wraps_says(wrapper):
     assert wrapped.computed == (None if wrapper in ("parts", "sent") else "graphs")
 
 
-def test_every_wrapper_is_among_them():
-    """Sources that hold another: whoever adds one, adds it above."""
-    known = {
-        "PartsSource",
-        StoreSource.__name__,
-        "RemoteView",
-        "TfIdfRows",
-    }
-    known |= {
-        "WrappedSource",
-        "PreparedRows",
-        "ChosenColumns",
-        "CachedRows",
-    }
-    found, waiting = set(), [RowSource]
-    while waiting:
-        kinds = waiting.pop().__subclasses__()
-        waiting += kinds
-        found |= {kind.__name__ for kind in kinds if kind.__module__.startswith("streamkm.")}
-    readers = {
-        "ArraySource", "MappedSource", "SparseSource", "DenseSource", "CsrSource",
-        "DaskSource", "DaskTable", "IterableSource",
-        "SvmlightSource", "CompressedSvmlightSource", "HashedText",
-        "DocumentList", "DocumentStream", "TextFiles", "ParquetDocuments", "WholeFiles",
-        "BatchTable", "RowGroupTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CsvStream",
-        "MemoryTable", "BatchStream", "MatrixMarketSource", "LoadedSource", "_Compressed",
-    }  # fmt: skip
-    assert found - readers == known
-
-
 def test_parts_say_the_most_of_any():
     access = replace(ACCESS, in_process=False, read_factor=5.0, shared_bytes=500, libraries=("zarr", "h5py"))
     odd, other = OddSource(), OddSource(name="other", access=access, origin=replace(ORIGIN, files=("b.svm", "c.svm")))
@@ -142,24 +113,84 @@ def test_parts_say_the_most_of_any():
     assert both.access.unloaded_bytes == 132
 
 
-@pytest.mark.parametrize("kind", ["hdf5", "zarr", "csr"])
-def test_a_glob_is_planned_as_one_file_is(tmp_path, kind):
+def test_a_glob_is_planned_as_one_file_is(tmp_path):
     """Their decoders take the same memory."""
     X = np.random.default_rng(0).random((4000, 300)).astype(np.float32)
     for name in "ab":
-        if kind == "hdf5":
-            with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-                file.create_dataset("X", data=X, chunks=(1000, 300), compression="gzip", compression_opts=1)
-        elif kind == "zarr":
-            zarr.create_array(store=str(tmp_path / f"{name}.zarr"), data=X, chunks=(1000, 300))
-        else:
-            with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-                group, csr = file.create_group("X"), sp.csr_array(X)
-                group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": X.shape})
-                for part in ("data", "indices", "indptr"):
-                    group.create_dataset(part, data=getattr(csr, part))
-    files = [f"{file}:/X" if kind == "csr" else str(file) for file in sorted(tmp_path.iterdir())]
-    one, both = open_source(files[0]), open_source(files)
-    assert both.access.read_factor == one.access.read_factor > 2
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file.create_dataset("X", data=X, chunks=(1000, 300), compression="gzip", compression_opts=1)
+    one, both = open_source(tmp_path / "a.h5"), open_source(tmp_path / "*.h5")
+    assert both.read_factor == one.read_factor > 2
     kmeans = StreamKMeans(3, chunk_bytes=1 << 20, executor=2)
     assert kmeans.plan(both).memory["sketch"] >= kmeans.plan(one).memory["sketch"]
+
+
+SHIFT, FACTOR = np.arange(7.0), np.linspace(0.5, 2, 7)
+STANDARDIZED = Preparation(("standardize",), (Scaling(SHIFT, FACTOR),))
+SCALED = Preparation(("standardize",), (Scaling(np.empty(0), FACTOR),))
+
+
+def small(kind=np.float32):
+    return np.random.default_rng(0).integers(0, 9, (40, 7)).astype(kind)
+
+
+class TestBytes(SourceContract):
+    """Prepared rows take four times the memory of those that are read."""
+
+    @pytest.fixture
+    def opened(self, tmp_path):
+        X = small(np.uint8)
+        np.save(tmp_path / "x.npy", X)
+        wanted = ((X - SHIFT) * FACTOR).astype(np.float32)
+        return Opened(PreparedRows(open_source(tmp_path / "x.npy"), STANDARDIZED), wanted)
+
+    def test_chunks_count_what_they_become(self, opened):
+        for target in (100, 560, 1 << 20):
+            chunks = opened.source.chunks(target)
+            assert sum(chunk.n_bytes for chunk in chunks) == opened.X.nbytes
+            assert max(chunk.n_bytes for chunk in chunks) <= max(target, 7 * 4)
+
+
+class TestSparse(SourceContract):
+    @pytest.fixture
+    def opened(self, tmp_path):
+        lines = [" ".join(["1", *(f"{j + 1}:{v}" for j, v in enumerate(row) if v)]) for row in small()]
+        (tmp_path / "x.svm").write_text("\n".join(lines) + "\n")
+        return Opened(PreparedRows(open_source(tmp_path / "x.svm"), SCALED), small(np.float64) * FACTOR)
+
+
+class TestInMemory(SourceContract):
+    @pytest.fixture
+    def opened(self):
+        X = sp.csr_array(small(np.float64))
+        return Opened(PreparedRows(open_source(X), SCALED), X.toarray() * FACTOR)
+
+
+class TestStream(RowSourceContract):
+    @pytest.fixture
+    def opened(self):
+        X = small()
+        source = open_source(lambda: iter([X[:11], X[11:]]))
+        return Opened(PreparedRows(source, STANDARDIZED), ((X - SHIFT) * FACTOR).astype(np.float32))
+
+
+def test_rows_are_not_written_to():
+    X = small(np.float64)
+    before = X.copy()
+    for steps in (("unit",), ("log1p", "total"), ("total", "log1p", "unit")):
+        for each in (X, sp.csr_array(X)):
+            Preparation(steps).apply(each)
+    np.testing.assert_array_equal(X, before)
+
+
+def test_prepared_rows_tell_what_they_are_made_of():
+    source, preparation = ArraySource(np.ones((9, 4), np.float32)), Preparation(("unit",))
+    rows = PreparedRows(source, preparation)
+    assert rows.prepared_by is preparation
+    assert rows.original is source
+    assert hashed_text(rows) is None
+    text = open_documents(["a b", "b c"], tfidf=False)
+    assert hashed_text(text) is text
+    assert hashed_text(PreparedRows(text, preparation)) is text
+    assert hashed_text(cached_rows(text, 1 << 20, 1 << 20)) is text
+    assert hashed_text(TfIdfRows(text, TfIdf(Frequencies(2, np.array([1]), np.array([2]))))) is text
