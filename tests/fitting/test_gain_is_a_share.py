@@ -12,8 +12,7 @@ from streamkm.fitting.gain import GainEstimate
 NANOSECONDS = 1_704_067_200_000_000_000  # of 2024
 
 
-@pytest.mark.parametrize("n_each", [250, 20_000])
-@pytest.mark.parametrize("width", [500, 4000])
+@pytest.mark.parametrize(("n_each", "width"), [(250, 500), (20_000, 4000)])
 def test_times_in_nanoseconds_gain_nothing_by_the_rounding_of_means(n_each, width):
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(4), n_each)
@@ -31,8 +30,7 @@ def test_no_gain_is_above_all():
     assert GainEstimate(0.0, 0.2).gain == 0.2
 
 
-@pytest.mark.parametrize("offset", [100, 10_000])
-@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize(("offset", "metric"), [(10_000, "euclidean"), (100, "cosine"), (10_000, "cosine")])
 def test_repeated_float32_rows_gain_nothing_by_their_own_rounding(offset, metric):
     rows = np.repeat(np.random.default_rng(0).normal(size=(4, 5)) + offset, 300, axis=0).astype(np.float32)
     with warnings.catch_warnings():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from streamkm.fitting.kernel.bandwidth import gamma_by_rule, mean_d2
 from streamkm.fitting.kernel.landmarks import (
     Choice,
     choose_landmarks,
-    kept,
     rank_leverage_scores,
     ridge_leverage_scores,
 )
@@ -54,12 +52,6 @@ def best_trace(K, rank):
 
 
 class TestExact:
-    def test_objective_is_that_of_explicit_features(self, blobs):
-        X, y = blobs
-        weights = np.random.default_rng(0).random(len(y))
-        assert kernel_objective(X @ X.T, y) == pytest.approx(naive.within(X, y))
-        assert kernel_objective(X @ X.T, y, weights) == pytest.approx(naive.within(X, y, weights))
-
     @pytest.mark.parametrize("weighted", [False, True])
     def test_steps_are_lloyds(self, blobs, weighted):
         X, y = blobs
@@ -72,6 +64,7 @@ class TestExact:
         np.testing.assert_array_equal(result.labels, naive.nearest(X, final)[0])
         assert result.converged
         assert result.inertia == pytest.approx(naive.within(X, result.labels, weights))
+        assert kernel_objective(X @ X.T, result.labels, weights) == pytest.approx(result.inertia)
 
 
 class TestBandwidth:
@@ -86,19 +79,6 @@ class TestBandwidth:
         assert gamma_by_rule("chi2", sp.csr_array(X), 1.0) == pytest.approx(gamma_by_rule("chi2", X, 1.0))
         assert gamma_by_rule("polynomial", X, 2.0) == pytest.approx(2 * 200 / (X**2).sum())
         assert gamma_by_rule("cosine", X, 2.0) == 1.0
-
-    @cases("name", ["rbf", "laplacian"])
-    def test_many_weighted_rows_are_stood_for(self, name):
-        rng = np.random.default_rng(1)
-        X, weights = rng.normal(size=(20_000, 3)) * np.repeat([1, 3], 10_000)[:, None], np.repeat([10.0, 1.0], 10_000)
-        found, wanted = [], []
-        for _ in range(20):
-            order = np.argsort(rng.exponential(size=20_000) / weights)  # as in a sample
-            found.append(1 / gamma_by_rule(name, X[order], 1.0, weights[order]))
-            wanted.append(1 / gamma_by_rule(name, X[rng.choice(20_000, 5_000, p=weights / weights.sum())], 1.0))
-        assert np.mean(found) == pytest.approx(np.mean(wanted), rel=0.05)
-
-    def test_equal_rows(self):
         assert gamma_by_rule("rbf", np.ones((10, 3)), 1.0) == 1.0
 
 
@@ -108,11 +88,9 @@ class TestLandmarks:
     def test_choices(self, blobs, how, sparse):
         X = sp.csr_array(np.abs(blobs[0])) if sparse else blobs[0]
         with open_executor(1) as here:
-            chosen = choose_landmarks(
-                here, sample_of(X), Kernel("rbf", GAMMA), Choice(how, 20, 5), np.random.default_rng(0)
-            )
-            everything = choose_landmarks(
-                here, sample_of(X), Kernel("rbf", GAMMA), Choice(how, 500, 5), np.random.default_rng(0)
+            chosen, everything = (
+                choose_landmarks(here, sample_of(X), Kernel("rbf", GAMMA), Choice(how, n, 5), np.random.default_rng(0))
+                for n in (20, 500)
             )
         assert chosen.shape == (20, 4)
         assert everything.shape == X.shape
@@ -129,23 +107,10 @@ class TestLandmarks:
         wanted = np.diag(K @ np.linalg.inv(K + ridge * np.eye(len(K))))
         np.testing.assert_allclose(scores, wanted, rtol=1e-2)
 
-    def test_leverage_finds_the_rare_rows(self):
-        rng = np.random.default_rng(0)
-        X = np.concatenate([rng.normal(0, 0.1, (990, 3)), 10 + rng.normal(0, 3.0, (10, 3))])
-        X = X[rng.permutation(len(X))]
-        scores = ridge_leverage_scores(KernelColumns(Kernel("rbf", 1.0), X[:100]), X, 5)
-        rare = X.mean(axis=1) > 3
-        assert scores[rare].min() > 5 * np.median(scores[~rare])
-
     def test_kmeans_refuses_wide_means(self):
         X = sp.random_array((5000, 100_000), density=1e-4, format="csr", rng=np.random.default_rng(0))
         with open_executor(1) as here, pytest.raises(InvalidParameterError, match="keeps 1,000 means of 100,000"):
             choose_landmarks(here, sample_of(X), Kernel("rbf"), Choice("kmeans", 1000, 5), np.random.default_rng(0))
-
-    def test_sparse_landmarks_stay_sparse_where_it_pays(self):
-        assert sp.issparse(kept(sp.random_array((20, 5000), density=0.01, format="csr", rng=0)))
-        assert isinstance(kept(sp.random_array((20, 50), density=0.01, format="csr", rng=0)), np.ndarray)
-        assert isinstance(kept(sp.random_array((20, 5000), density=0.2, format="csr", rng=0)), np.ndarray)
 
 
 class TestColumnSketches:
@@ -154,16 +119,6 @@ class TestColumnSketches:
         assert column_sketch(method, 40, 24, 7).shape == (40, 24)
         seeds = [np.eye(40, dtype=np.float32) @ column_sketch(method, 40, 24, seed) for seed in range(200)]
         np.testing.assert_allclose(np.mean([S @ S.T for S in seeds], axis=0), np.eye(40), atol=0.12)
-
-    @pytest.mark.parametrize("method", COLUMN_SKETCHES)
-    def test_approximation_is_near_the_best(self, blobs, method):
-        X = blobs[0]
-        K = rbf_kernel(X, gamma=GAMMA)
-        with open_executor(2) as here:
-            sketch = column_sketch(method, len(X), 100, 3)
-            features = sketched_columns_map(here, Kernel("rbf", GAMMA), X, sketch, 25).apply(X).astype(np.float64)
-        assert features.shape == (300, 25)
-        assert np.trace(K - features @ features.T) <= 1.1 * best_trace(K, 25)
 
     def test_explicit_formula(self, blobs):
         X = blobs[0][:90]
@@ -212,18 +167,6 @@ class TestFit:
         assert fitted.inertia_ == pytest.approx(exact.inertia, rel=1e-4)
         assert fitted.trace_residual_ == pytest.approx(0, abs=0.05)
 
-    def test_objective_lies_in_its_bounds(self, blobs):
-        X, _ = blobs
-        K = rbf_kernel(X, gamma=GAMMA)
-        for rank in (3, 10, 40):
-            fitted = StreamKernelKMeans(5, gamma=GAMMA, n_landmarks=60, rank=rank, random_state=0, progress=False).fit(
-                X
-            )
-            exact = kernel_objective(K, fitted.labels_)
-            assert fitted.inertia_ * (1 - 1e-4) <= exact <= fitted.inertia_ + fitted.trace_residual_
-            features = fitted.sketch_.apply(X).astype(np.float64)
-            assert fitted.trace_residual_ == pytest.approx(np.trace(K - features @ features.T), rel=1e-3)
-
     def test_objective_of_two_steps_lies_in_the_bounds_at_the_means(self):
         # its centers are the landmarks', so that inertia_ may be above the exact objective and its bounds
         X = np.random.default_rng(0).normal(size=(400, 3))
@@ -255,18 +198,13 @@ class TestFit:
         if kernel == "sigmoid":
             assert fitted.trace_residual_ is None
             return
+        lost = np.diag(K) - np.square(naive.dense(fitted.sketch_.apply(given))).sum(axis=1)
+        weighed = np.ones(len(X)) if weights is None else weights
+        assert fitted.trace_residual_ == pytest.approx(weighed @ lost, rel=1e-3, abs=1e-3)
         at_means = fitted.inertia_ - float(  # the fit stops before the centers are the means, by tol
             fitted.counts_ @ ((fitted.cluster_means_ - fitted.cluster_centers_) ** 2).sum(axis=1)
         )
         assert at_means * (1 - 1e-4) <= exact <= at_means + fitted.trace_residual_ * (1 + 1e-4)
-
-    def test_exact_objective_leaves_skipped_rows_out(self, blobs):
-        X = np.tile(blobs[0], (2, 1))
-        X[7] = np.nan
-        fitted = StreamKernelKMeans(5, random_state=0, progress=False, invalid="skip").fit(X)
-        K = rbf_kernel(np.nan_to_num(X), gamma=fitted.kernel_.gamma)
-        found = exact_objective(fitted.kernel_, X, fitted.labels_)
-        assert found == pytest.approx(kernel_objective(K, fitted.labels_), rel=1e-4)
 
     @cases("method", METHODS)
     def test_every_method_finds_the_rings(self, method):
@@ -277,9 +215,10 @@ class TestFit:
         most = {"ros": 256, **dict.fromkeys(("two-step", *LANDMARK_SKETCHES[:-1]), 200)}
         assert fitted.n_components_ <= most.get(method, 20)
 
-    @cases("landmarks", ["uniform", "leverage", "kmeans"])
-    @cases("fit_on", ["sample", "all"])
-    @cases("sparse", [False, True])
+    @cases(
+        "landmarks, fit_on, sparse",
+        [("uniform", "all", True), ("leverage", "sample", True), ("leverage", "all", False), ("kmeans", "all", True)],
+    )
     def test_every_choice_finds_the_blobs(self, blobs, landmarks, fit_on, sparse):
         X = np.abs(blobs[0])
         fitted = StreamKernelKMeans(
@@ -289,14 +228,6 @@ class TestFit:
         K = rbf_kernel(X, gamma=best.kernel_.gamma)
         assert fitted.kernel_.gamma == pytest.approx(best.kernel_.gamma)
         assert kernel_objective(K, fitted.labels_) <= 1.02 * kernel_objective(K, best.labels_)
-
-    def test_streamed_is_the_sample_where_it_holds_all_rows(self, blobs):
-        fits = [
-            StreamKernelKMeans(5, fit_on=fit_on, n_landmarks=60, random_state=0, progress=False).fit(blobs[0])
-            for fit_on in ("sample", "all")
-        ]
-        assert fits[0].inertia_ == pytest.approx(fits[1].inertia_, rel=1e-5)
-        assert adjusted_rand_score(fits[0].labels_, fits[1].labels_) == 1
 
     def test_two_step_clusters_the_landmarks(self, blobs):
         X, _ = blobs
@@ -316,49 +247,48 @@ class TestFit:
         with pytest.raises(InvalidInputError, match=r"70,000\^2 pairs of rows; at most 4,294,967,296 .*65,536 rows"):
             StreamKernelKMeans(2, method="srht", progress=False).fit(X)
 
-    def test_fourier_is_for_rbf(self, blobs):
-        with pytest.raises(InvalidParameterError, match="method='fourier' with kernel='laplacian'"):
-            StreamKernelKMeans(2, kernel="laplacian", method="fourier", progress=False).fit(blobs[0])
 
-
-def test_sizes():
-    assert kernel_sizes(10, "auto", "auto", None, 60_000) == KernelSizes(800, 100)
-    assert kernel_sizes(10, "auto", "auto", 0.5, 8_100_000).n_landmarks == 2048
-    assert kernel_sizes(10, 400, 20, None, 50).n_landmarks == 50
-    assert kernel_sizes(10, 5, 20, None, None).rank == 5
-
-
-def test_a_loss_that_is_asked_for_is_kept():
-    for k in (10, 26, 100):
-        assert kernel_sizes(k, "auto", "auto", 0.1, 10**6).rank == 10 * k
-    assert kernel_sizes(200, "auto", "auto", 0.1, 10**6) == KernelSizes(4000, 2000)  # landmarks grow with the rank
-    # without, the rank has a limit
-    assert kernel_sizes(100, "auto", "auto", None, 10**6) == KernelSizes(2048, 256)
+@cases(
+    "k, n_landmarks, rank, eps, n_rows, wanted",
+    [
+        (10, "auto", "auto", None, 60_000, (800, 100)),
+        (10, "auto", "auto", 0.5, 8_100_000, (2048, 20)),
+        (10, 400, 20, None, 50, (50, 20)),
+        (10, 5, 20, None, None, (5, 5)),
+        (200, "auto", "auto", 0.1, 10**6, (4000, 2000)),  # a loss is kept: landmarks grow with the rank
+        (100, "auto", "auto", None, 10**6, (2048, 256)),  # without, the rank has a limit
+        (10, 400, "auto", None, 10**6, (400, 64)),  # Wang, Gittens and Mahoney, remark 3: more than k, no large part
+        (10, 4, "auto", None, 10**6, (4, 4)),
+        (50, 60, "auto", None, 10**6, (60, 51)),
+        (10, 400, "auto", 0.05, 10**6, (400, 200)),
+        (10, "auto", "auto", 0.1, 10**5, (1461, 100)),  # as many as theory asks for
+    ],
+)
+def test_sizes(k, n_landmarks, rank, eps, n_rows, wanted):
+    assert kernel_sizes(k, n_landmarks, rank, eps, n_rows) == KernelSizes(*wanted)
 
 
 def test_too_few_columns_for_a_loss_are_said():
     sizes = kernel_sizes(50, "auto", "auto", 0.05, 10**6)
     assert sizes == KernelSizes(2048, 1000)
     assert sizes.short == "eps=0.05 asks for 26,908 columns (coherence 1, constants 1); there are 2,048"
-    # up to the limit, as many are taken as theory asks for
-    assert kernel_sizes(10, "auto", "auto", 0.1, 10**5) == KernelSizes(1461, 100)
-    for short in (
-        kernel_sizes(10, "auto", "auto", 0.1, 10**5).short,
-        kernel_sizes(10, "auto", "auto", None, 10**8).short,
-        kernel_sizes(50, "auto", "auto", 0.05, 1500).short,  # all rows are landmarks
-        kernel_sizes(50, 26_908, "auto", 0.05, 10**6).short,
-        kernel_sizes(50, "auto", "auto", 1.5, 10**6).short,  # promises nothing
+    for enough in (
+        kernel_sizes(10, "auto", "auto", 0.1, 10**5),
+        kernel_sizes(10, "auto", "auto", None, 10**8),
+        kernel_sizes(50, "auto", "auto", 0.05, 1500),  # all rows are landmarks
+        kernel_sizes(50, "auto", "auto", 1.5, 10**6),  # promises nothing
+        kernel_sizes(3, 500, "auto", 0.5, 10**4, method="sub-gaussian"),
     ):
-        assert short == ""
-    assert kernel_sizes(10, 1000, "auto", 0.1, 10**5).short.endswith("there are 1,000")
+        assert enough.short == ""
     assert "asks for 100 features; there are 20" in kernel_sizes(10, 2000, 20, 0.1, 10**5).short
     for method in ("fourier", "two-step"):
         assert kernel_sizes(10, "auto", "auto", 0.1, 10**5, method=method).short.startswith("no theorem here")
     for method in COLUMN_SKETCHES:
         assert "columns" in kernel_sizes(10, 101, "auto", 0.1, 10**5, method=method).short
         assert kernel_sizes(10, "auto", "auto", 0.1, None, method=method).n_landmarks > 100
+    assert kernel_sizes(10, "auto", 7, None, 10_000, method="ros") == KernelSizes(128, 128)
+    assert kernel_sizes(3, 100, "auto", None, 100, method="ros") == KernelSizes(64, 64)
     assert "theorem 1 of Yin" in kernel_sizes(3, "auto", "auto", 0.5, 10**4, method="sub-gaussian").short
-    assert kernel_sizes(3, 500, "auto", 0.5, 10**4, method="sub-gaussian").short == ""
 
 
 def test_a_fit_warns_of_too_few_columns():
@@ -369,22 +299,6 @@ def test_a_fit_warns_of_too_few_columns():
     left = StreamKernelKMeans(4, method="sub-gaussian-entries", eps=0.5, random_state=0, progress=False)
     with pytest.warns(UserWarning, match="eps=0.5 asks for 303 landmarks .* there are 20; pass more"):
         left.fit(X)
-
-
-def test_the_rank_follows_landmarks_that_are_given():
-    # Wang, Gittens and Mahoney, remark 3: more than k, no large part of c
-    assert kernel_sizes(10, 400, "auto", None, 10**6) == KernelSizes(400, 64)
-    for k, c in itertools.product((2, 10, 50), (4, 60, 120, 400, 5000)):
-        sizes = kernel_sizes(k, c, "auto", None, 10**6)
-        assert min(k + 1, c) <= sizes.rank <= max(k + 1, c // 2)
-    assert kernel_sizes(10, 400, "auto", 0.05, 10**6).rank == 200
-
-
-def test_sizes_of_sketches_of_drawn_rows():
-    assert kernel_sizes(10, "auto", "auto", None, 10_000, method="sub-gaussian") == KernelSizes(100, 100)
-    assert kernel_sizes(10, "auto", 7, None, 10_000, method="ros") == KernelSizes(128, 128)
-    assert kernel_sizes(10, 100, "auto", None, 10_000, method="sampled-columns") == KernelSizes(100, 100)
-    assert kernel_sizes(3, 100, "auto", None, 100, method="ros") == KernelSizes(64, 64)
 
 
 class TestLandmarkSketches:
@@ -407,47 +321,18 @@ class TestLandmarkSketches:
                 np.testing.assert_allclose(np.abs(mixing), 1 / np.sqrt(m), rtol=1e-6)
                 np.testing.assert_allclose(mixing @ mixing.T, np.eye(m), atol=1e-6)
 
-    def test_entries_of_a_sub_gaussian_sketch(self):
-        m, n = 300, 10_000
-        mixing = landmark_sketch("sub-gaussian", m, n, np.random.default_rng(0)).T
+    @pytest.mark.parametrize("each_entry", [False, True])
+    def test_entries_of_a_sub_gaussian_sketch(self, each_entry):
+        m, n, method = 300, 10_000, "sub-gaussian-entries" if each_entry else "sub-gaussian"
+        mixing = landmark_sketch(method, m, n, np.random.default_rng(0)).T
         drawn = mixing[mixing != 0]
         np.testing.assert_allclose(np.abs(drawn), 1 / np.sqrt(m), rtol=1e-6)
         assert abs(len(drawn) - m * m / 100) < 4 * np.sqrt(m * m / 100)
-        for row in mixing:  # one sign a row
-            assert len(np.unique(row[row != 0])) <= 1
-        assert 0.4 < (drawn > 0).mean() < 0.6
-        with pytest.raises(InvalidParameterError, match="needed: about 1,000 landmarks"):
-            landmark_sketch("sub-gaussian", 2, 10**6, np.random.default_rng(0))
-
-    def test_a_sign_for_each_entry(self):
-        m, n = 300, 10_000
-        mixing = landmark_sketch("sub-gaussian-entries", m, n, np.random.default_rng(0)).T
-        printed = landmark_sketch("sub-gaussian", m, n, np.random.default_rng(0)).T
-        np.testing.assert_array_equal(mixing != 0, printed != 0)
-        np.testing.assert_allclose(np.abs(mixing[mixing != 0]), 1 / np.sqrt(m), rtol=1e-6)
-        assert 0.45 < (mixing[mixing != 0] > 0).mean() < 0.55
-        assert sum(len(np.unique(row[row != 0])) == 2 for row in mixing) > m / 2
-        with pytest.raises(InvalidParameterError, match='method="sub-gaussian-entries" with n_landmarks=2'):
-            landmark_sketch("sub-gaussian-entries", 2, 10**6, np.random.default_rng(0))
-
-    def test_rotated_columns_are_as_far_apart_as_the_columns(self, blobs):
-        # D A is orthogonal: ROS and Nystroem of the same rows have the same clusters
-        labels, distances = [], []
-        for method in ("ros", "sampled-columns"):
-            fitted = StreamKernelKMeans(5, method=method, n_landmarks=64, random_state=0, progress=False).fit(blobs[0])
-            labels.append(fitted.labels_)
-            distances.append(naive.d2_matrix(*(2 * [fitted.sketch_.apply(blobs[0]).astype(float)])))
-        np.testing.assert_allclose(*distances, atol=1e-4)
-        assert adjusted_rand_score(*labels) == 1
-
-    def test_any_number_of_rows(self):
-        rng = np.random.default_rng(0)
-        y = rng.integers(0, 3, 70_000)
-        X = (rng.normal(size=(70_000, 2)) * 0.1 + np.eye(3, 2)[y] * 3).astype(np.float32)
-        for fit_on in ("sample", "all"):
-            fitted = StreamKernelKMeans(3, method="sub-gaussian", fit_on=fit_on, random_state=0, progress=False).fit(X)
-            assert fitted.n_components_ == 265
-            assert adjusted_rand_score(y, fitted.labels_) > 0.99
+        n_mixed = sum(len(np.unique(row[row != 0])) == 2 for row in mixing)  # of both signs
+        assert n_mixed > m / 2 if each_entry else n_mixed == 0
+        assert 0.4 + 0.05 * each_entry < (drawn > 0).mean() < 0.6 - 0.05 * each_entry
+        with pytest.raises(InvalidParameterError, match=f'method="{method}" with n_landmarks=2.*about 1,000 landmarks'):
+            landmark_sketch(method, 2, 10**6, np.random.default_rng(0))
 
 
 class TestRankLeverage:
@@ -460,18 +345,6 @@ class TestRankLeverage:
         few = rank_leverage_scores(KernelColumns(Kernel("rbf", GAMMA), X[:150]), X, 8)
         assert few.sum() == pytest.approx(8)
         assert np.corrcoef(few, scores)[0, 1] > 0.8
-
-    def test_rows_of_a_small_cluster_are_drawn_more_often(self):
-        # 60 of 3,000 rows, which have about as many of the leading directions as the others
-        rng = np.random.default_rng(0)
-        X = np.concatenate([rng.normal(size=(2940, 2)), 0.5 * rng.normal(size=(60, 2)) + 40]).astype(np.float32)
-        drawn = {}
-        for how in ("uniform", "rank-leverage"):
-            given = {"gamma": 0.05, "method": Nystroem(how), "n_landmarks": 200, "rank": 10}
-            fits = [StreamKernelKMeans(3, random_state=s, progress=False, **given).fit(X) for s in range(5)]
-            drawn[how] = np.mean([(fit.sketch_.landmarks > 20).all(axis=1).mean() for fit in fits])
-        assert 0.01 < drawn["uniform"] < 0.03
-        assert drawn["rank-leverage"] > 3 * drawn["uniform"]
 
 
 def test_steps_go_on_while_little_is_gained():
@@ -515,16 +388,9 @@ def rings(n_rows, seed=0):
     return X + 0.1 * rng.normal(size=X.shape), ring
 
 
-SHAPES = {
-    "circles": lambda: make_circles(20_000, noise=0.05, factor=0.5, random_state=0),
-    "moons": lambda: make_moons(20_000, noise=0.05, random_state=0),
-    "rings": lambda: rings(20_000),
-}
-
-
-@cases("shape", SHAPES)
+@pytest.mark.parametrize("shape", ["moons", "rings"])
 def test_the_default_width_finds_groups_that_touch_no_plane(shape, tmp_path, caplog):
-    X, y = SHAPES[shape]()
+    X, y = make_moons(20_000, noise=0.05, random_state=0) if shape == "moons" else rings(20_000)
     caplog.set_level(logging.INFO, "streamkm")
     kernel = StreamKernelKMeans(len(np.unique(y)), random_state=0, progress=False).fit(X)
     assert adjusted_rand_score(y, kernel.labels_) >= 0.99
@@ -544,8 +410,7 @@ def test_the_default_width_is_that_of_all_rows_unless_groups_are_apart():
     assert sorted(equal.counts_) == [40, 40]
 
 
-@cases("make", [np.asarray, sp.csr_array])
-@pytest.mark.parametrize("fit_on", ["sample", "all"])
+@cases("make, fit_on", [(np.asarray, "sample"), (sp.csr_array, "all")])
 def test_the_width_of_neighbours(fit_on, make):
     X, y = make_moons(900, noise=0.03, random_state=0)
     source = CountingSource(make(X))

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import zarr
 
 from streamkm import StreamKernelKMeans
 from streamkm.core.exceptions import MemoryLimitError
@@ -90,14 +89,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(options, stage, sp
     with pytest.raises(MemoryLimitError, match="are this process and its libraries; raise memory_limit"):
         kmeans.set_params(memory_limit="100 MiB").fit(source)
     assert not source.read_rows
-
-
-def test_storage_chunks_that_are_too_large_are_named(disk_path):
-    zarr.create_array(store=str(disk_path / "x.zarr"), shape=(40_000, 4000), chunks=(40_000, 4000), dtype="float32")
-    limit = limited(PROCESS_MEMORY + (700 << 20))
-    kmeans = StreamKernelKMeans(3, progress=False, executor=1, memory_limit=limit)
-    with pytest.raises(MemoryLimitError, match=r"stored in chunks of 610\.4 MiB, which can only be read whole"):
-        kmeans.plan(disk_path / "x.zarr")
 
 
 def test_features_that_memory_does_not_hold_are_written_to_disk(disk_path):

@@ -7,6 +7,7 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from streamkm import KernelOptions, Nystroem, StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import CheckpointError, InvalidParameterError
@@ -61,9 +62,7 @@ def test_killed_fits_end_with_the_same_bits(folder, wanted, tmp_path):
         ("all rows", "map", 2, 2),
         ("all rows", "seed", 1, 1),
         ("all rows", "lloyd", 1, 1),
-        ("all rows", "found", 1, 1),
         ("all rows", "assign-0", 0, 1),
-        ("sample", "landmarks", 1, 1),
         ("sample", "map", 1, 1),
         ("sample", "found", 1, 1),
     ],
@@ -85,42 +84,30 @@ def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, 
 
 
 @pytest.fixture(scope="module")
-def of_any_map(folder):
-    """Fits of few rows that nothing happened to; each is made once."""
-    made = {}
-
-    def fitted(options):
-        X = np.load(folder / "x.npy")[:600]
-        given = OPTIONS | {"n_landmarks": 60, "rank": 12, "chunk_bytes": 10_000} | options
-        if str(options) not in made:
-            made[str(options)] = StreamKernelKMeans(progress=False, **given).fit(X)
-        return X, given, made[str(options)]
-
-    return fitted
+def few(folder):
+    return np.load(folder / "x.npy")[:600]
 
 
 @cases(
     "options",
     [
         {"method": "two-step"},
-        {"method": "orthogonal-fourier"},
         {"method": "orthogonal-fourier", "fit_on": "all"},
         {"method": "srht"},
-        {"method": "ros"},
         {"method": "sub-gaussian", "fit_on": "all"},
-        {"kernel": "polynomial"},
-        {"method": Nystroem("kmeans"), "fit_on": "all"},
+        {"method": Nystroem("kmeans"), "fit_on": "all", "kernel": "polynomial"},
     ],
 )
-@cases("record", ["landmarks", "map", "found"])
-def test_every_map_is_kept(of_any_map, tmp_path, stop, options, record):
-    X, given, whole = of_any_map(options)
-    kmeans = StreamKernelKMeans(progress=False, **given)
-    stop(kmeans, X, tmp_path / "state", record)
-    kmeans.fit(X, checkpoint=tmp_path / "state")
-    assert_same_fit(outcome(kmeans), whole)
-    assert kmeans.trace_residual_ == whole.trace_residual_
-    np.testing.assert_array_equal(kmeans.predict(X), whole.labels_)
+def test_every_map_is_kept(few, tmp_path, stop, options):
+    given = OPTIONS | {"n_landmarks": 60, "rank": 12, "chunk_bytes": 10_000, "progress": False} | options
+    whole = StreamKernelKMeans(**given).fit(few)
+    for record in ("landmarks", "map", "found"):
+        kmeans = StreamKernelKMeans(**given)
+        stop(kmeans, few, tmp_path / "state", record)
+        kmeans.fit(few, checkpoint=tmp_path / "state")
+        assert_same_fit(outcome(kmeans), whole)
+        assert kmeans.trace_residual_ == whole.trace_residual_
+        np.testing.assert_array_equal(kmeans.predict(few), whole.labels_)
 
 
 def product(X, landmarks):
@@ -141,25 +128,12 @@ def test_other_settings_are_refused_by_name(folder, tmp_path, stop):
     stop(kmeans, X, tmp_path, "map")
     for changed, name in (
         ({"kernel": KernelOptions(gamma_factor=2.0)}, r"kernel\.gamma_factor"),
-        ({"kernel": "laplacian"}, r"kernel\.kernel"),
         ({"kernel": product}, r"kernel\.kernel"),
         ({"method": Nystroem(landmark_rank=5)}, r"method\.landmark_rank"),
-        ({"rank": 7}, "rank"),
     ):
-        before = {name: getattr(kmeans, name) for name in changed}
         with pytest.raises(CheckpointError, match=name):
-            kmeans.set_params(**changed).fit(X, checkpoint=tmp_path)
-        kmeans.set_params(**before)
+            clone(kmeans).set_params(**changed).fit(X, checkpoint=tmp_path)
     with pytest.raises(CheckpointError, match="of another run"):
         StreamKMeans(5, progress=False, random_state=0).fit(X, checkpoint=tmp_path)
     kmeans.set_params(kernel=KernelOptions(), executor=1, progress=True)  # all the same to it
     kmeans.fit(X, checkpoint=tmp_path)
-
-
-def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, stop):
-    X = np.load(folder / "x.npy")[:2000]
-    kmeans = StreamKernelKMeans(5, n_landmarks=50, progress=False)
-    stop(kmeans, X, tmp_path / "state", "landmarks")
-    with np.load(tmp_path / "state" / "landmarks.record") as record:
-        landmarks = record["array_value.map.landmarks"]
-    np.testing.assert_array_equal(kmeans.fit(X, checkpoint=tmp_path / "state").sketch_.landmarks, landmarks)

@@ -63,21 +63,3 @@ def test_nothing_is_looked_for_where_nothing_was_missed():
     assert (found.n_passes_, asked.n_passes_) == (2, 3)
     assert abs(found.inertia_ - found.expected_inertia_) <= 4 * found.expected_inertia_error_
     assert asked.inertia_ < found.inertia_  # an exact step on all rows
-
-
-def test_clusters_of_the_landmarks_are_left_as_they_are(rows):
-    found = fitted(rows, method="two-step")
-    assert found.n_passes_ == 2
-    assert found.plan_.more_passes == 0
-    assert found.possible_gain_ is None
-
-
-def test_plans_say_what_rounds_take(rows):
-    given = {"kernel": "polynomial", "rank": 40, "n_landmarks": 200}
-    auto, none = (StreamKernelKMeans(10, **given, refine=refine).plan(rows) for refine in ("auto", 0))
-    assert "up to 2 more if the sample missed something" in str(auto)
-    assert "up to" not in str(none).split("passes")[1].splitlines()[0]
-    assert auto.keeps_sample
-    assert not none.keeps_sample
-    assert set(auto.memory) - set(none.memory) == {"search"}
-    assert auto.memory["assign"] > none.memory["assign"]  # the sample is kept

@@ -46,22 +46,15 @@ def test_few_rows_are_read_ahead_of_two_passes(small_sample, tmp_path):
     assert fitted.n_passes_ == 2
 
 
-@pytest.mark.parametrize(
-    ("parameters", "n"),
-    [
-        ({"coreset": "uniform"}, 2800),
-        ({"sketch": PCA(8, fit_on="all")}, 2800),
-        ({"sketch": CountSketch(8)}, 2800),
-        ({}, 200),
-    ],
-)
-def test_nothing_is_read_ahead(small_sample, parameters, n):
-    assert not kmeans(**parameters).plan(open_source(rows(n))).reads_ahead
-
-
-def test_more_rows_than_are_clustered_in_the_time_of_a_pass_are_sampled(small_sample):
-    plans = [kmeans().plan(open_source(rows(n))) for n in (3000, 3001)]
-    assert [plan.cluster_on for plan in plans] == ["blocks", "sample"]
+def test_nothing_is_read_ahead(small_sample):
+    plans = [
+        kmeans(**given).plan(open_source(rows(n)))
+        for given, n in (({"coreset": "uniform"}, 2800), ({"sketch": PCA(8, fit_on="all")}, 2800),
+                         ({"sketch": CountSketch(8)}, 2800), ({}, 200), ({}, 3001), ({}, 3000))
+    ]  # fmt: skip
+    assert [plan.reads_ahead for plan in plans] == 5 * [False] + [True]
+    # more rows than are clustered in the time of a pass are sampled
+    assert [plan.cluster_on for plan in plans[-2:]] == ["sample", "blocks"]
 
 
 def test_directions_that_do_not_hold_are_found_anew(small_sample, tmp_path, caplog):

@@ -32,14 +32,6 @@ def objective_apart(X, n_clusters=K):
     return StreamKMeans(n_clusters - 1, random_state=0).fit(others).inertia_
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_rare_rows_get_their_clusters(seed):
-    X = rare(40_000, 6)
-    found = fitted(X, seed=seed)
-    assert len(found.cluster_centers_) == K
-    assert found.inertia_ <= 1.03 * objective_apart(X)
-
-
 def test_rare_rows_that_repeat_count_by_their_number():
     X = rare(60_000, 4, n_rare=20, copies=25)
     found = fitted(X)
@@ -47,7 +39,7 @@ def test_rare_rows_that_repeat_count_by_their_number():
     assert found.inertia_ <= 1.01 * objective_apart(X)
 
 
-@pytest.mark.parametrize("kind", ["sparse", "one feature", "weights", "far", "float32"])
+@pytest.mark.parametrize("kind", ["dense", "sparse", "one feature", "weights", "far", "float32"])
 def test_rare_rows_of_each_kind(kind):
     X = rare(40_000, 1 if kind == "one feature" else 5)
     weights = np.where(np.arange(len(X)) % 2, 1.0, 3.0) if kind == "weights" else None
@@ -55,11 +47,10 @@ def test_rare_rows_of_each_kind(kind):
     found = fitted(rows, weights=weights)
     assert len(found.cluster_centers_) == K
     if weights is None:
-        assert found.inertia_ <= 1.05 * objective_apart(X)
+        assert found.inertia_ <= 1.03 * objective_apart(X)
 
 
-@pytest.mark.parametrize("coreset", ["uniform", "sensitivity", "lightweight"])
-@pytest.mark.parametrize("refine", [0, "auto"])
+@pytest.mark.parametrize(("coreset", "refine"), [("uniform", 0), ("uniform", "auto"), ("sensitivity", 0)])
 def test_a_coreset_that_missed_them_is_made_up_for_by_all_rows(coreset, refine):
     X = rare(200_000, 3, n_rare=20)
     with warnings.catch_warnings():
@@ -77,12 +68,15 @@ def test_rows_that_a_sketch_maps_to_one_are_told_apart():
     assert found.inertia_ <= 1e-12
 
 
-def test_fewer_centers_are_told_where_no_other_row_is_distinct():
+def test_fewer_centers_are_told_where_no_other_row_is_distinct(client, tmp_path):
     X = np.zeros((50_000, 5))
     X[7] = 1
-    with pytest.warns(FewClustersWarning, match="found 2 clusters instead of 5: the data have only 2 distinct rows"):
-        found = StreamKMeans(5, random_state=0).fit(X)
-    assert found.inertia_ == 0
+    np.save(tmp_path / "one.npy", X)
+    for executor in (2, client):
+        kmeans = StreamKMeans(5, random_state=0, executor=executor)
+        with pytest.warns(FewClustersWarning, match="2 clusters instead of 5: the data have only 2 distinct rows"):
+            kmeans.fit(tmp_path / "one.npy")
+        assert kmeans.inertia_ == 0
 
 
 def test_a_cluster_finds_rare_rows_as_threads_do(client, tmp_path):
@@ -90,12 +84,3 @@ def test_a_cluster_finds_rare_rows_as_threads_do(client, tmp_path):
     here, there = (fitted(tmp_path / "rare.npy", 30, executor=executor) for executor in (1, client))
     assert len(here.cluster_centers_) == 30
     assert_same_bits(there, here)
-
-
-def test_a_cluster_proves_that_rows_are_too_few_over_all_of_them(client, tmp_path):
-    X = np.zeros((50_000, 5))
-    X[7] = 1
-    np.save(tmp_path / "one.npy", X)
-    with pytest.warns(FewClustersWarning, match="found 2 clusters instead of 5: the data have only 2 distinct rows"):
-        found = StreamKMeans(5, random_state=0, executor=client).fit(tmp_path / "one.npy")
-    assert found.inertia_ == 0

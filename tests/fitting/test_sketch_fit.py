@@ -15,6 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.sketches import DATA_DEPENDENT
+from tests import naive
 from tests.limits import limited
 from tests.passes.test_passes import CountingSource, StreamedSource, groups
 from tests.tables import cases
@@ -40,9 +41,9 @@ def angle(ours, theirs):
 
 
 @cases("kind, sparse", KINDS)
-@cases("refine", [0, 2])
-def test_every_row_is_read_once_more(kind, sparse, refine):
+def test_every_row_is_read_once_more(kind, sparse):
     X, y = groups()
+    refine = 2 if sparse else 0
     source = CountingSource(sp.csr_array(X) if sparse else X)
     fitted = kmeans(sketch=SketchOptions(kind, 3, fit_on="all"), refine=refine).fit(source)
     assert set(source.read_rows.values()) == {3 + refine}
@@ -68,14 +69,12 @@ def test_the_plan_says_so_before_anything_is_read(kind):
     assert json.loads(json.dumps(planned.to_dict()))["fit_passes"] == 1
     on_sample = kmeans(sketch=SketchOptions(kind, 3, fit_on="sample")).plan(source)
     assert (on_sample.passes, on_sample.fit_passes) == (2, 0)
-    assert dict(on_sample.lines())["clustering"] == "on the row sample"
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_singular_vectors_are_those_of_all_rows(small_sample, weighted):
+def test_singular_vectors_are_those_of_all_rows(small_sample):
     X = sp.csr_array(wide_rows() * (np.random.default_rng(1).random((4000, 60)) < 0.5))
-    weights = np.random.default_rng(2).integers(0, 3, 4000) if weighted else np.ones(4000, int)
-    fitted = kmeans(sketch=SketchOptions("svd", 6, fit_on="all")).fit(X, sample_weight=weights if weighted else None)
+    weights = np.random.default_rng(2).integers(0, 3, 4000)
+    fitted = kmeans(sketch=SketchOptions("svd", 6, fit_on="all")).fit(X, sample_weight=weights)
     repeated = X[np.repeat(np.arange(4000), weights)]
     theirs = TruncatedSVD(6, algorithm="arpack", random_state=0).fit(repeated).components_.T
     assert angle(fitted.sketch_.directions, theirs) < 1e-9
@@ -83,30 +82,15 @@ def test_singular_vectors_are_those_of_all_rows(small_sample, weighted):
     assert angle(sampled.sketch_.directions, theirs) > 1e-2
 
 
-@pytest.mark.parametrize("invalid", ["raise", "skip"])
-def test_principal_directions_are_those_of_all_rows(small_sample, invalid):
+def test_principal_directions_are_those_of_all_rows(small_sample):
     X = wide_rows()
     theirs = PCA(5, svd_solver="full").fit(X)
-    rows = X
-    if invalid == "skip":
-        rows = np.insert(X, [0, 1000, 4000], np.nan, axis=0)
-    fitted = kmeans(sketch=SketchOptions("pca", 5, fit_on="all"), invalid=invalid).fit(rows)
+    rows = np.insert(X, [0, 1000, 4000], np.nan, axis=0)
+    fitted = kmeans(sketch=SketchOptions("pca", 5, fit_on="all"), invalid="skip").fit(rows)
     assert angle(fitted.sketch_.directions, theirs.components_.T) < 1e-9
     np.testing.assert_allclose(fitted.sketch_.mean, theirs.mean_, rtol=1e-12)
     sampled = kmeans(sketch=SketchOptions("pca", 5, fit_on="sample")).fit(X)
     assert angle(sampled.sketch_.directions, theirs.components_.T) > 1e-2
-
-
-def test_more_features_than_a_gram_matrix_is_made_for(small_topics):
-    """Above 2,048 features: what the range finder leaves is near the least that so many directions can leave."""
-    X = small_topics.X
-    fitted = kmeans(10, sketch=SketchOptions("svd", 20, fit_on="all")).fit(X)
-    assert fitted.n_passes_ == 3
-    found = fitted.sketch_.directions.astype(float)
-    best = TruncatedSVD(20, algorithm="arpack", random_state=0).fit(X).components_.T
-    whole = X.power(2).sum()
-    left, least = (whole - np.square(X @ W).sum() for W in (found, best))
-    assert least <= left < 1.05 * least
 
 
 def test_leverage_draws_are_of_all_rows(small_sample):
@@ -122,24 +106,18 @@ def test_leverage_draws_are_of_all_rows(small_sample):
     assert {38, 39} <= set(fitted.sketch_.indices)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_distortion_leaves_out_what_the_projection_costs_all_partitions(sparse):
+def test_distortion_leaves_out_what_the_projection_costs_all_partitions():
     """As for PCA, around the origin: J'(P) + c over J(P), c the squared lengths that the projection cuts off."""
     X = wide_rows(600)
-    X = sp.csr_array(X) if sparse else X
-    fitted = kmeans(4, sketch=SketchOptions("svd", 5, fit_on="all", assign_space="original")).fit(X)
-    full = X.toarray() if sparse else X
+    fitted = kmeans(4, sketch=SketchOptions("svd", 5, fit_on="all", assign_space="original")).fit(sp.csr_array(X))
     sketched = fitted.sketch_.apply(X)
-    costs = []
-    for rows in (full, sketched):
-        means = np.stack([rows[fitted.labels_ == label].mean(axis=0) for label in range(4)])
-        costs.append(np.square(rows - means[fitted.labels_]).sum())
-    cut_off = np.square(full).sum() - np.square(sketched).sum()
+    costs = [naive.within(rows, fitted.labels_) for rows in (X, sketched)]
+    cut_off = np.square(X).sum() - np.square(sketched).sum()
     np.testing.assert_allclose(fitted.distortion_, (costs[1] + cut_off) / costs[0], rtol=1e-8)
 
 
 @pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize(("kind", "sparse"), KINDS)
+@pytest.mark.parametrize(("kind", "sparse"), [("pca", False), ("svd", True), ("leverage", False)])
 def test_threads_and_processes_give_the_same_bits(client, kind, sparse):
     X = np.random.default_rng(0).normal(size=(1500, 30)).astype(np.float32)
     X = sp.csr_array(X * (X > 0)) if sparse else X
@@ -151,17 +129,11 @@ def test_threads_and_processes_give_the_same_bits(client, kind, sparse):
         assert other.inertia_ == one.inertia_
 
 
-def test_auto_finds_principal_directions_on_all_rows_too():
+def test_auto_finds_directions_on_all_rows_and_sketches_that_need_no_rows_take_no_pass():
     X = np.random.default_rng(0).normal(size=(500, 700)).astype(np.float32)
     fitted = kmeans(sketch=SketchOptions(fit_on="all")).fit(X)
     assert (fitted.sketch_.kind, fitted.n_passes_) == ("pca", 3)
-
-
-def test_sketches_that_need_no_rows_take_no_pass():
-    source = CountingSource(groups()[0])
-    fitted = kmeans(sketch=SketchOptions("countsketch", 3, fit_on="all")).fit(source)
-    assert fitted.n_passes_ == 2
-    assert set(source.read_rows.values()) == {2}
+    assert kmeans(sketch=SketchOptions("countsketch", 3, fit_on="all")).fit(X).n_passes_ == 2
 
 
 def test_what_cannot_be():

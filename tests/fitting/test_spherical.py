@@ -12,10 +12,9 @@ from sklearn.cluster import KMeans
 from streamkm import CountSketch, SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches import IdentitySketch
+from tests.dask_processes import assert_same_bits
 from tests.stores.test_storing import do, write_store
 from tests.tables import cases
-
-KINDS = ("float64", "float32", "csr")
 
 
 def spherical(n_clusters=12, **parameters):
@@ -50,8 +49,16 @@ def naive_spherical(X, centers):
         centers = unit(sums)
 
 
-@cases("kind", KINDS)
-@cases("options", [{}, {"refine": 2}, {"chunk_bytes": 4000}, {"sketch": CountSketch(8, 0)}])
+@cases(
+    "kind, options",
+    [
+        ("float64", {}),
+        ("float32", {"chunk_bytes": 4000}),
+        ("float64", {"refine": 2}),
+        ("float32", {"sketch": CountSketch(8, 0)}),
+        ("csr", {"refine": 2, "chunk_bytes": 4000}),
+    ],
+)
 def test_labels_are_by_the_angle_and_the_objective_is_of_cosines(kind, options):
     X = directions()
     fitted = spherical(**options).fit(as_kind(X, kind))
@@ -63,6 +70,7 @@ def test_labels_are_by_the_angle_and_the_objective_is_of_cosines(kind, options):
     np.testing.assert_allclose(fitted.inertia_, 2 * (len(X) - cosines.max(axis=1).sum()), rtol=1e-5)
     np.testing.assert_allclose(-fitted.score(as_kind(X, kind)), fitted.inertia_, rtol=1e-6)
     assert fitted.assign_space_ == "original"
+    assert_same_bits(spherical(**options, executor=3).fit(as_kind(X, kind)), fitted)
 
 
 def test_given_centers_end_where_the_naive_algorithm_ends():
@@ -93,24 +101,6 @@ def test_cosines_are_higher_than_those_of_means():
     assert fitted.possible_gain_ < 0.01
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_same_bits_with_any_workers(kind):
-    X = as_kind(directions(), kind)
-    one, three = (spherical(executor=n, chunk_bytes=5000).fit(X) for n in (1, 3))
-    np.testing.assert_array_equal(one.model_.centers, three.model_.centers)
-    assert one.inertia_ == three.inertia_
-
-
-def test_weights_are_repeated_rows():
-    X = directions(300)
-    weights = np.random.default_rng(0).integers(1, 4, 300)
-    options = {"init": X[:12], "tol": 0, "max_iter": 200}
-    got = spherical(**options).fit(X, sample_weight=weights)
-    wanted = spherical(**options).fit(np.repeat(X, weights, axis=0))
-    np.testing.assert_allclose(got.model_.centers, wanted.model_.centers, atol=1e-6)
-    np.testing.assert_allclose(got.inertia_, wanted.inertia_, rtol=1e-6)
-
-
 def test_rows_of_zeros_have_a_label_and_no_direction():
     X = directions(300)
     X[::10] = 0
@@ -119,15 +109,6 @@ def test_rows_of_zeros_have_a_label_and_no_direction():
     assert np.all((np.abs(norms - 1) < 1e-12) | (norms == 0))
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
     assert np.isfinite(fitted.inertia_)
-
-
-def test_saved_models_label_alike(tmp_path):
-    X = directions()
-    fitted = spherical().fit(X)
-    fitted.save(tmp_path / "m.npz")
-    loaded = StreamKMeans.load(tmp_path / "m.npz")
-    assert loaded.metric == "spherical"
-    np.testing.assert_array_equal(loaded.predict(X), fitted.labels_)
 
 
 def test_stores_of_original_rows_can_be_clustered(tmp_path):
@@ -141,11 +122,8 @@ def test_stores_of_original_rows_can_be_clustered(tmp_path):
         spherical().fit(sketched)
 
 
-def test_labels_of_a_sketch_are_refused():
+def test_what_is_refused():
     with pytest.raises(InvalidParameterError, match='assign_space="original"'):
         spherical(sketch=SketchOptions(assign_space="sketch")).fit(directions(50))
-
-
-def test_streams_are_refused():
     with pytest.raises(InvalidParameterError, match="metric='spherical'"):
         spherical().fit(directions(50)).incremental()

@@ -97,16 +97,12 @@ def test_a_step_of_a_category_is_for_its_cells():
         ({"log1p": ["fare", 0]}, InvalidInputError, "column 0 twice"),
         ({"log": ["fare"]}, InvalidParameterError, "no step 'log'.*'unit'"),
         ({"log1p": "fare"}, InvalidParameterError, "needed: a list of columns"),
-        ({"log1p": []}, InvalidParameterError, "needed: a list of columns"),
         ({}, InvalidParameterError, "names no step"),
     ],
 )
 def test_what_is_refused(steps, error, message):
     with pytest.raises(error, match=message):
         fitted(FRAME, steps)
-
-
-def test_names_of_rows_without_names_are_refused():
     with pytest.raises(InvalidInputError, match="have no names; give their numbers"):
         fitted(X, {"log1p": ["fare"]})
 

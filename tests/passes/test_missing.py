@@ -19,7 +19,6 @@ from streamkm import IncrementalKMeans, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.preparation import Preparation
 from streamkm.preparation.moments import FillFit
-from streamkm.preparation.scaling import Fill
 from tests.dask_processes import assert_same_bits
 from tests.naive import folded
 
@@ -50,10 +49,6 @@ def holed_sparse(n_rows=2_000, kind=np.float64):
     return sp.csr_array(X).astype(kind)
 
 
-def same_fit(got, wanted):
-    assert_same_bits(got, wanted)
-
-
 # ---- means
 
 
@@ -66,14 +61,6 @@ def test_means_are_those_of_numpy_however_rows_are_cut(cuts, kind, joins):
     np.testing.assert_allclose(found.means, np.nanmean(X.astype(np.float64), axis=0), rtol=1e-13)
     np.testing.assert_allclose(found.missing, np.isnan(X).mean(axis=0), atol=1e-15)
     assert found.means[4] == kind(0.1)  # of equal values, exactly: else standardizing would divide by rounding
-
-
-def test_a_feature_without_values_is_filled_with_zero():
-    X = np.array([[np.nan, 1.0], [np.nan, 3.0]])
-    fit = FillFit()
-    found = fit.finish(fit.step(None, X, np.empty(0)))
-    assert found.means.tolist() == [0.0, 2.0]
-    assert found.missing.tolist() == [1.0, 0.0]
 
 
 @given(
@@ -94,12 +81,11 @@ def test_means_of_sparse_rows_are_those_of_scikit_learn(cuts, kind, joins):
 # ---- fits
 
 
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_a_fit_is_that_of_imputed_rows(kind):
-    X = holed(kind=kind)
+def test_a_fit_is_that_of_imputed_rows():
+    X, kind = holed(kind=np.float32), np.float32
     model = StreamKMeans(3, **FILLED).fit(X)
     whole = StreamKMeans(3, **COMMON).fit(np.where(np.isnan(X), model.preparation_.fill.means.astype(kind), X))
-    same_fit(model, whole)
+    assert_same_bits(model, whole)
     assert model.n_passes_ == whole.n_passes_ + 1
     np.testing.assert_allclose(
         model.preparation_.fill.means, SimpleImputer().fit(X.astype(np.float64)).statistics_, rtol=1e-12
@@ -116,13 +102,13 @@ def test_a_fit_of_sparse_rows_is_that_of_imputed_ones(tmp_path, kind, steps):
     model = StreamKMeans(3, preprocess=steps, **FILLED).fit(X)
     whole = X.copy()
     whole.data = np.where(np.isnan(X.data), model.preparation_.fill.means.astype(kind)[X.indices], X.data)
-    same_fit(model, StreamKMeans(3, preprocess=steps, **COMMON).fit(whole))
+    assert_same_bits(model, StreamKMeans(3, preprocess=steps, **COMMON).fit(whole))
     imputed = SimpleImputer(keep_empty_features=True).fit_transform(sp.csr_matrix(X.astype(np.float64)))
     np.testing.assert_allclose(whole.toarray(), imputed.toarray(), rtol=1e-6, atol=1e-9)
     np.testing.assert_array_equal(model.predict(X), model.labels_)
     np.testing.assert_allclose(model.score(X), -model.inertia_, rtol=1e-6)
     sp.save_npz(tmp_path / "x.npz", sp.csr_matrix(X))
-    same_fit(StreamKMeans(3, preprocess=steps, executor=2, **FILLED).fit(tmp_path / "x.npz"), model)
+    assert_same_bits(StreamKMeans(3, preprocess=steps, executor=2, **FILLED).fit(tmp_path / "x.npz"), model)
     model.save(tmp_path / "model.npz")
     np.testing.assert_array_equal(StreamKMeans.load(tmp_path / "model.npz").predict(X), model.labels_)
     np.testing.assert_allclose(model.missing_.share, np.isnan(X.data).sum() / np.prod(X.shape))
@@ -133,7 +119,7 @@ def test_sparse_chunks_may_be_narrower_than_others():
     X = holed_sparse()
     parts = [sp.csr_array(X[:500, :39]), X[500:]]
     model = StreamKMeans(3, **FILLED).fit(parts)
-    same_fit(model, StreamKMeans(3, **FILLED).fit([X[:500], X[500:]]))
+    assert_same_bits(model, StreamKMeans(3, **FILLED).fit([X[:500], X[500:]]))
     np.testing.assert_array_equal(model.predict(parts), model.labels_)
 
 
@@ -146,13 +132,6 @@ def test_filling_comes_before_the_other_steps():
     np.testing.assert_allclose(prepared[np.isnan(X)], 0, atol=1e-9)  # the mean
     by_hand = (model.cluster_centers_ / model.preparation_.found[1].factor) + model.preparation_.found[1].shift
     np.testing.assert_allclose(model.original_centers(), by_hand)
-
-
-def test_infinity_is_not_filled():
-    X = holed()
-    X[40, 2] = np.inf
-    with pytest.raises(InvalidInputError, match=r"infinity in .*row 40"):
-        StreamKMeans(3, **FILLED).fit(X)
 
 
 def test_rows_with_nan_or_infinity_are_left_out():
@@ -177,19 +156,21 @@ def test_rows_with_nan_take_no_part_in_steps(step):
         np.testing.assert_allclose(found, wanted, rtol=1e-9)
 
 
-def test_nan_is_refused_by_default():
+def test_nan_is_refused_by_default_and_infinity_is_not_filled():
     with pytest.raises(InvalidInputError, match=r"NaN in .*row"):
         StreamKMeans(3, **COMMON).fit(holed())
     with pytest.raises(InvalidParameterError, match="invalid='median'; needed: one of 'raise', 'skip', 'mean'"):
         StreamKMeans(3, invalid="median").fit(holed())
+    X = holed()
+    X[40, 2] = np.inf
+    with pytest.raises(InvalidInputError, match=r"infinity in .*row 40"):
+        StreamKMeans(3, **FILLED).fit(X)
 
 
-def test_iterators_and_other_widths_are_refused_with_a_remedy():
+def test_iterators_are_refused_with_a_remedy():
     with pytest.raises(InvalidInputError, match=r'once only, and invalid="mean" takes a pass'):
         StreamKMeans(2, **FILLED).fit(iter([holed()]))
     model = StreamKMeans(3, **FILLED).fit(holed())
-    with pytest.raises(InvalidInputError, match="rows have 7 features"):
-        model.preparation_.apply(np.ones((2, 7)))
     stored = sp.csr_array(np.array([[1.0, 0.0, np.nan, 5.0, 0.1]]))
     dense = stored.toarray()
     assert model.predict(stored) == model.predict(dense)
@@ -199,14 +180,14 @@ def test_masked_entries_are_missing():
     X = holed()
     masked = np.ma.masked_invalid(X)
     model = StreamKMeans(3, **FILLED).fit(masked)
-    same_fit(model, StreamKMeans(3, **FILLED).fit(X))
+    assert_same_bits(model, StreamKMeans(3, **FILLED).fit(X))
     np.testing.assert_array_equal(model.predict(masked), model.labels_)
-    same_fit(
+    assert_same_bits(
         StreamKMeans(3, invalid="skip", **COMMON).fit(list(masked)),
         StreamKMeans(3, invalid="skip", **COMMON).fit(X),
     )
     whole = np.ma.masked_equal(np.arange(12).reshape(6, 2), 3)
-    assert np.isnan(StreamKMeans(2, **FILLED).fit(whole).preparation_.fill.means).sum() == 0
+    assert np.isfinite(StreamKMeans(2, **FILLED).fit(whole).preparation_.fill.means).all()
     with pytest.raises(InvalidInputError, match=r"masked values.*invalid"):
         StreamKMeans(3, **COMMON).fit(masked)
 
@@ -217,7 +198,7 @@ def test_masked_entries_are_missing():
 def test_tables_and_dask_and_threads_give_the_same_bits(tmp_path, client):
     X = holed()
     model = StreamKMeans(3, **FILLED).fit(X)
-    same_fit(StreamKMeans(3, executor=2, **FILLED).fit(X), model)
+    assert_same_bits(StreamKMeans(3, executor=2, **FILLED).fit(X), model)
     frame = pd.DataFrame(X, columns=list("abcde"))
     frame.to_csv(tmp_path / "x.csv", index=False)
     read = StreamKMeans(3, **FILLED).fit(tmp_path / "x.csv")
@@ -226,7 +207,7 @@ def test_tables_and_dask_and_threads_give_the_same_bits(tmp_path, client):
     array = da.from_array(X, chunks=(700, 5))
     on_cluster = StreamKMeans(3, executor=client, **FILLED).fit(array)
     labels = on_cluster.predict(array).compute()
-    same_fit(on_cluster, StreamKMeans(3, executor=1, **FILLED).fit(array))
+    assert_same_bits(on_cluster, StreamKMeans(3, executor=1, **FILLED).fit(array))
     np.testing.assert_array_equal(labels, on_cluster.labels_)
 
 
@@ -273,8 +254,6 @@ def test_streams_leave_rows_with_nan_out(tmp_path):
     row = int(np.flatnonzero(~some)[2])
     X[row, 1] = -np.inf
     assert stream.partial_fit(X).labels_[row] == -1
-    gone_on = StreamKMeans(3, invalid="skip", **COMMON).fit(holed()).incremental().partial_fit(holed())
-    np.testing.assert_array_equal(gone_on.labels_ < 0, some)
 
 
 def test_streams_have_no_means_of_their_own():
@@ -285,13 +264,6 @@ def test_streams_have_no_means_of_their_own():
     whole = StreamKMeans(3, **COMMON).fit(np.nan_to_num(X)).incremental()
     with pytest.raises(InvalidInputError, match=r'NaN in row 0 of array.*fit StreamKMeans with invalid="mean"'):
         whole.set_params(invalid="mean").partial_fit(X)
-    with pytest.raises(InvalidParameterError, match="invalid='median'; needed: one of"):
-        IncrementalKMeans(3, invalid="median").partial_fit(X)
-
-
-def test_wider_rows_of_streams_keep_features_that_were_not_filled():
-    wide = Preparation(("fill",), (Fill(np.ones(2), np.zeros(2)),)).widened(3)
-    assert wide.apply(np.array([[np.nan, 5.0, 7.0]])).tolist() == [[1.0, 5.0, 7.0]]
 
 
 def test_plan_report_and_summary_tell_of_missing_values(tmp_path):
@@ -315,4 +287,6 @@ def test_a_fit_that_was_stopped_goes_on_with_the_means(tmp_path, stop):
     wanted = StreamKMeans(3, preprocess=["standardize"], **FILLED).fit(X)
     for record in ("step-0", "step-1-sums"):
         stop(StreamKMeans(3, preprocess=["standardize"], **FILLED), X, tmp_path / record, record)
-        same_fit(StreamKMeans(3, preprocess=["standardize"], **FILLED).fit(X, checkpoint=tmp_path / record), wanted)
+        assert_same_bits(
+            StreamKMeans(3, preprocess=["standardize"], **FILLED).fit(X, checkpoint=tmp_path / record), wanted
+        )

@@ -143,17 +143,7 @@ def test_weights_take_a_further_pass_only_where_rows_must_be_counted(told):
     np.testing.assert_allclose(fitted.counts_.sum(), np.delete(np.linspace(1, 2, len(X)), [3, 100]).sum())
 
 
-@cases("method", ["predict", "transform", "score"])
-def test_other_methods_read_once(method):
-    X, _ = groups()
-    fitted = kmeans().fit(X)
-    source = CountingSource(X)
-    getattr(fitted, method)(source)
-    assert set(source.read_rows.values()) == {1}
-
-
-@cases("sparse", [False, True])
-@cases("refine", [0, 2])
+@cases("sparse, refine", [(False, 2), (True, 0)])
 def test_a_stream_is_walked_twice(sparse, refine):
     X, _ = groups()
     source = StreamedSource(sp.csr_array(X) if sparse else X)
@@ -191,19 +181,16 @@ def _first_column(X, table):
 
 CHANGES = {
     "fewer rows": lambda X: X[:200],
-    "more rows": lambda X: np.concatenate([X, X[:7]]),
     "one row more": lambda X: np.concatenate([X, X[:1]]),
-    "one row less": lambda X: X[:-1],
     "twice the rows": lambda X: np.concatenate([X, X]),
-    "three rows": lambda X: X[:3],
     "wider": lambda X: np.hstack([X, X[:, :1]]),
 }
 
 
 @cases("change, weighted", itertools.product(CHANGES, [False, True]))
-@cases("sparse, changing_pass", [(False, 2), (True, 3)])
-def test_a_source_that_changes_is_an_error(change, weighted, sparse, changing_pass):
+def test_a_source_that_changes_is_an_error(change, weighted):
     X, _ = groups()
+    sparse, changing_pass = (True, 3) if weighted else (False, 2)
     changed = CHANGES[change](X)
     wrap = sp.csr_array if sparse else np.asarray
     versions = [wrap(X)] * (changing_pass - 1) + [wrap(changed)]
@@ -213,7 +200,7 @@ def test_a_source_that_changes_is_an_error(change, weighted, sparse, changing_pa
         kmeans(refine=1).fit(source, sample_weight=weights)
 
 
-@cases("more_chunks", [6, 8, 1, 30])
+@cases("more_chunks", [6, 30])
 def test_a_source_that_is_cut_otherwise_is_an_error(more_chunks):
     X, _ = groups()
 
@@ -227,8 +214,9 @@ def test_a_source_that_is_cut_otherwise_is_an_error(more_chunks):
         kmeans().fit(Recut(X))
 
 
-@cases("n_later", [0, 100, 209, 211, 500])
-def test_a_callable_that_gives_other_chunks_is_an_error(n_later):
+@cases("n_later, weighted", [(0, False), (180, True), (209, False), (211, False), (240, False), (240, True)])
+def test_a_callable_that_gives_other_chunks_is_an_error(n_later, weighted):
+    """Also between two chunks, where every chunk that comes is as long as before."""
     X, _ = groups()
     calls = []
 
@@ -239,25 +227,9 @@ def test_a_callable_that_gives_other_chunks_is_an_error(n_later):
         rows = np.resize(X, (n, X.shape[1]))
         return (rows[start : start + 30] for start in range(0, n, 30))
 
-    with pytest.raises(InvalidInputError, match=r"other rows|no rows in this pass"):
-        kmeans().fit(chunks)
-
-
-@cases("weighted", [False, True])
-@cases("n_later", [200, 190, 10, 220])
-def test_a_stream_that_ends_elsewhere_is_an_error(n_later, weighted):
-    """Between two pieces, so that every piece that comes is as long as before."""
-    X, _ = groups()
-
-    class Ending(StreamedSource):
-        def stream(self, target_bytes):
-            if self.walked:
-                self.X = np.resize(X, (n_later, X.shape[1]))
-            return super().stream(target_bytes)
-
     weights = np.arange(len(X)) + 1.0 if weighted else None
-    with pytest.raises(InvalidInputError, match="streamed gave other rows than in the pass before"):
-        kmeans().fit(Ending(X), sample_weight=weights)
+    with pytest.raises(InvalidInputError, match=r"other rows|no rows in this pass"):
+        kmeans().fit(chunks, sample_weight=weights)
 
 
 def test_an_iterator_is_refused_before_it_is_read_where_one_pass_is_not_enough():
@@ -273,8 +245,7 @@ def test_an_iterator_is_refused_before_it_is_read_where_one_pass_is_not_enough()
     assert len(drawn) <= 1  # a look at its kind
 
 
-@cases("sparse", [False, True])
-@cases("weighted", [False, True])
+@cases("sparse, weighted", [(False, False), (True, True)])
 def test_an_iterator_is_clustered_in_one_pass(sparse, weighted):
     X, y = groups(dtype=np.float32)
     X = sp.csr_array(X) if sparse else X
@@ -308,8 +279,7 @@ def test_wide_rows_that_are_seen_once_get_the_sketchs_labels(sparse):
 # ---- invalid rows
 
 
-@cases("sparse", [False, True])
-@cases("value, word, row", [(np.nan, "NaN", 0), (np.inf, "infinity", 123), (-np.inf, "infinity", 209)])
+@cases("sparse, value, word, row", [(False, np.nan, "NaN", 0), (True, np.inf, "infinity", 123)])
 def test_invalid_rows_are_named(sparse, value, word, row):
     X, _ = groups(dtype=np.float32)
     X[row, 2] = value
@@ -317,13 +287,9 @@ def test_invalid_rows_are_named(sparse, value, word, row):
     with pytest.raises(InvalidInputError, match=rf'{word} in row {row} of counted.*invalid="skip"'):
         kmeans().fit(source)
     assert max(source.read_rows.values()) == 1  # found in the first pass
-
-
-def test_the_first_invalid_row_is_named():
-    X, _ = groups()
-    X[[50, 60, 200]] = np.nan
+    X[[50, 60, 200]] = value
     for n_threads in (1, 4):
-        with pytest.raises(InvalidInputError, match="row 50 of"):
+        with pytest.raises(InvalidInputError, match=f"row {min(row, 50)} of"):
             kmeans(executor=n_threads).fit(CountingSource(X))
 
 
@@ -348,32 +314,7 @@ def test_rows_whose_squared_norms_are_too_large_are_told(dtype, value, message, 
         kmeans().fit(X)
 
 
-@cases("dtype, value", [(np.float64, 9e149), (np.float32, 9e16)])
-def test_the_largest_values_that_are_accepted_are_clustered(dtype, value):
-    X = np.array([[0], [value], [0], [value], [-value]] * 20, dtype)
-    fitted = kmeans().fit(X)
-    centers = np.sort(fitted.cluster_centers_[:, 0]) / value
-    np.testing.assert_allclose(centers, [-1, 0, 1], rtol=1e-6, atol=1e-12)
-
-
-@cases("dtype", [np.float32, np.float64])
-@cases("sparse", [False, True])
-def test_large_values_are_clustered_or_refused(dtype, sparse):
-    """What float32 cannot hold (values, or their squares) must not become infinity on the way."""
-    X, y = groups(dtype=np.float64)
-    X = (X * 1e18 if dtype == np.float32 else X * 1e40).astype(dtype)
-    rows = sp.csr_array(X) if sparse else X
-    if sparse or dtype == np.float32:
-        with pytest.raises(InvalidInputError, match=r"a squared norm of .* in row 0"):
-            kmeans().fit(rows)
-        return
-    fitted = kmeans().fit(rows)
-    np.testing.assert_allclose(fitted.inertia_, naive.within(X, y), rtol=1e-6)
-
-
-@cases(
-    "sparse, weighted, n_components", [(False, False, "auto"), (True, True, "auto"), (True, False, 4), (False, True, 4)]
-)
+@cases("sparse, weighted, n_components", [(False, True, "auto"), (True, False, "auto"), (True, True, 4)])
 def test_skipped_rows_change_nothing_for_the_others(sparse, weighted, n_components):
     X, _ = groups()
     bad = np.zeros(len(X), bool)
@@ -397,32 +338,28 @@ def test_skipped_rows_change_nothing_for_the_others(sparse, weighted, n_componen
     assert got.n_samples_ == len(X)
     np.testing.assert_array_equal(got.predict(wrap(dirty)), got.labels_)
     assert np.isnan(got.transform(wrap(dirty))[bad]).all()
-    np.testing.assert_allclose(-got.score(wrap(dirty), sample_weight=weights), got.inertia_, rtol=1e-9)
-
-
-def test_only_invalid_rows():
     with pytest.raises(InvalidInputError, match="no valid rows"):
-        kmeans(invalid="skip").fit(np.full((10, 2), np.nan))
+        skipping.fit(wrap(dirty[60:90]))
+    np.testing.assert_allclose(-got.score(wrap(dirty), sample_weight=weights), got.inertia_, rtol=1e-9)
 
 
 # ---- weights
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_weights_go_with_their_rows(streamed):
+def test_weights_go_with_their_rows():
     X, _ = groups()
     weights = np.random.default_rng(0).random(len(X))
-    source = StreamedSource(X) if streamed else CountingSource(X)
-    fitted = kmeans().fit(source, sample_weight=weights)
-    sums, counts = naive.sums_and_counts(X, fitted.labels_, 3, weights)
-    np.testing.assert_allclose(fitted.counts_, counts, rtol=1e-12)
-    np.testing.assert_allclose(fitted.cluster_means_, sums / counts[:, None], rtol=1e-12)
+    for source in (StreamedSource(X), CountingSource(X)):
+        fitted = kmeans().fit(source, sample_weight=weights)
+        sums, counts = naive.sums_and_counts(X, fitted.labels_, 3, weights)
+        np.testing.assert_allclose(fitted.counts_, counts, rtol=1e-12)
+        np.testing.assert_allclose(fitted.cluster_means_, sums / counts[:, None], rtol=1e-12)
 
 
 # ---- sizes that turn out otherwise
 
 
-@cases("estimated", [None, 1, 10**4, 10**7, 10**8])
+@cases("estimated", [1, 10**4, 10**8])
 def test_a_wrong_estimate_of_the_rows_does_no_harm(estimated):
     """Text tells its rows from a look at a few places; rows may be far fewer or more than that."""
     X, y = groups(n=300)

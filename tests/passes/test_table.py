@@ -114,13 +114,10 @@ def test_a_statement_gives_the_same_labels(model):
     np.testing.assert_array_equal(found.sort_values("id")["cluster"], model.labels_)
 
 
-def test_any_executor_has_the_same_bits(model):
+def test_any_executor_has_the_same_bits_and_missing_values_are_filled_first(model):
     again = fitted(executor=2, chunk_bytes=50_000)
     for name in ("shift", "factor", "low", "high", "fate", "beyond"):
         np.testing.assert_array_equal(getattr(again.preparation_.table, name), getattr(model.preparation_.table, name))
-
-
-def test_missing_values_are_filled_first():
     frame = baskets()
     frame.loc[::50, "spend"] = np.nan
     assert adjusted_rand_score(KINDS, fitted(frame, invalid="mean").labels_) > 0.85

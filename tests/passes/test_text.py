@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections import Counter
 from dataclasses import replace
@@ -25,7 +24,6 @@ from streamkm import StreamKMeans, fit_idf, open_documents, open_source
 from streamkm.core.exceptions import (
     InvalidInputError,
     InvalidParameterError,
-    MissingDependencyError,
     ModelFileError,
     OutputError,
 )
@@ -35,6 +33,7 @@ from streamkm.text import BadDocumentError, FeatureHashing, TfIdf
 from streamkm.text.tfidf import Frequencies
 from tests import naive
 from tests.contracts import Opened, RowSourceContract, SourceContract
+from tests.dask_processes import assert_same_bits
 from tests.fresh import run_compiled
 from tests.sources.matrices import sparse_matrices, sparse_matrix
 from tests.tables import cases, row
@@ -76,9 +75,7 @@ def rows_of(source, target_bytes: int = 1 << 30):
         {"alternate_sign": False},
         {"binary": True},
         {"norm": None},
-        {"norm": "l1"},
-        {"ngram_range": (1, 3)},
-        {"analyzer": "char", "ngram_range": (2, 4)},
+        {"norm": "l1", "analyzer": "char", "ngram_range": (2, 4)},
         {"analyzer": "char_wb", "ngram_range": (3, 3)},
         {"lowercase": False},
         {"strip_accents": "unicode"},
@@ -128,26 +125,19 @@ def test_golden_values():
         assert (X.indices.tolist(), X.data.tolist()) == ([abs(wanted)], [np.sign(wanted)])
 
 
-def test_golden_values_of_a_seed():
-    """MurmurHash3 of the seed's digits, a zero byte and the word. Frozen: models rest on it."""
-    options = {"n_features": 2**31 - 2, "norm": None, "seed": 7}
-    for token in ("red", "größe"):
-        hashed = naive.murmurhash3(b"7\0" + token.encode())
-        for kind, document in (("text", token), ("tokens", [token]), ("counts", {token: 1})):
-            X = FeatureHashing(input=kind, **options).apply([document])
-            assert (X.indices.tolist(), X.data.tolist()) == ([abs(hashed)], [np.sign(hashed)])
-    assert FeatureHashing(input="tokens", **options).apply([["red"]]).indices.tolist() == [1211468452]
-
-
 def test_seeds_are_hashes_of_their_own():
     documents = topic_texts(20)[0]
     rows = [FeatureHashing(n_features=M, seed=seed).apply(documents) for seed in (0, 1, 2**64 - 1)]
     same(rows[0], FeatureHashing(n_features=M).apply(documents))
     assert abs(rows[1] - rows[0]).max() > 0.1 < abs(rows[2] - rows[1]).max()
     assert rows[1].nnz == pytest.approx(rows[0].nnz, rel=0.05)
+    for token in ("red", "größe"):  # the seed's digits, a zero byte and the word: models rest on it
+        hashed = naive.murmurhash3(b"3\0" + token.encode())
+        for kind, document in (("text", token), ("tokens", [token]), ("counts", {token: 1})):
+            X = FeatureHashing(n_features=2**31 - 2, norm=None, seed=3, input=kind).apply([document])
+            assert (X.indices.tolist(), X.data.tolist()) == ([abs(hashed)], [np.sign(hashed)])
     for kind, hashed in (
         ("text", documents),
-        ("tokens", [text.split() for text in documents]),
         ("counts", [dict(Counter(text.split()), color="red") for text in documents]),
     ):
         hashing = pickle.loads(pickle.dumps(FeatureHashing(n_features=M, input=kind, seed=3)))
@@ -200,27 +190,6 @@ def test_is_the_naive_twin(mappings, n_features, alternate_sign):
     )
 
 
-def test_tokens_are_scaled_as_texts_are():
-    documents = topic_texts(20)[0]
-    for options in ({}, {"norm": "l1"}, {"binary": True}, {"binary": True, "norm": None}):
-        texts = FeatureHashing(n_features=M, **options).apply(documents)
-        tokens = FeatureHashing(n_features=M, input="tokens", **options).apply(
-            [[token for token in text.split() if len(token) > 1] for text in documents]
-        )
-        same(tokens, texts)
-
-
-def test_a_row_depends_on_its_document_alone():
-    documents = topic_texts(30)[0]
-    hashing = FeatureHashing(n_features=M)
-    wanted = hashing.apply(documents)
-    for i in (0, 7, 29):
-        same(hashing.apply([documents[i]]), wanted[[i]])
-    assert hashing.apply([]).shape == (0, M)
-    assert len(pickle.dumps(hashing)) < 500
-    same(pickle.loads(pickle.dumps(hashing)).apply(documents), wanted)
-
-
 @cases(
     "options, message",
     [
@@ -269,11 +238,9 @@ def test_any_partition_gives_the_same_counts(X, cuts):
     "smooth_idf, norm, sublinear_tf, dtype",
     [
         (True, "l2", False, "float32"),
-        (True, "l1", True, "float64"),
         (True, None, True, "float32"),
-        (False, "l2", True, "float64"),
         (False, "l1", False, "float32"),
-        (False, None, False, "float64"),
+        (False, "l2", True, "float64"),
     ],
 )
 def test_same_as_sklearn(smooth_idf, norm, sublinear_tf, dtype):
@@ -297,23 +264,6 @@ def test_same_as_sklearn(smooth_idf, norm, sublinear_tf, dtype):
     np.testing.assert_allclose(got.data, wanted.data, rtol=4 * np.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("alternate_sign", [True, False])
-def test_the_usual_pipeline(tmp_path, alternate_sign):
-    """`HashingVectorizer`, norm included, then `TfidfTransformer`; later documents by the first ones' frequencies."""
-    documents, later = topic_texts(200)[0], topic_texts(50, seed=1)[0]
-    vectorizer = HashingVectorizer(n_features=2**16, alternate_sign=alternate_sign)
-    transformer = TfidfTransformer().fit(vectorizer.transform(documents))
-    path = tmp_path / "x.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
-    hashing = FeatureHashing(n_features=2**16, alternate_sign=alternate_sign, dtype="float64")
-    source = open_documents(path, field="text", hashing=hashing)
-    for opened, texts in ((source, documents), (open_documents(later, hashing=hashing, tfidf=source.tfidf), later)):
-        wanted = transformer.transform(vectorizer.transform(texts))
-        got = rows_of(opened, 3_000)
-        np.testing.assert_array_equal(got.indices, wanted.indices)
-        np.testing.assert_allclose(got.data, wanted.data, rtol=1e-14)
-
-
 @pytest.mark.parametrize("smooth_idf", [True, False])
 def test_a_feature_that_no_row_had(smooth_idf):
     tfidf = TfIdf(Frequencies.of(sp.csr_array(np.diag([0.0, 1, 1, 0]))), smooth_idf=smooth_idf)
@@ -330,20 +280,6 @@ def test_sublinear_counts_keep_their_signs():
     np.testing.assert_array_equal(X.data, [-3, 2, 0])
 
 
-def test_frequencies_are_the_same_on_a_cluster(tmp_path, client):
-    path = tmp_path / "x.txt"
-    path.write_text("\n".join(topic_texts(2_000)[0]))
-    hashing = FeatureHashing(n_features=M)
-    base = open_documents(path, hashing=hashing, tfidf=False)
-    wanted = fit_idf(base, executor=1).frequencies
-    for source in (base, open_documents(topic_texts(2_000)[0], hashing=hashing, tfidf=False)):
-        for executor in (3, client):
-            got = fit_idf(source, executor=executor).frequencies
-            assert got.n_rows == wanted.n_rows == 2_000
-            np.testing.assert_array_equal(got.features, wanted.features)
-            np.testing.assert_array_equal(got.counts, wanted.counts)
-
-
 def test_saved_frequencies(tmp_path):
     source = open_documents(topic_texts(50)[0], hashing=FeatureHashing(n_features=M))
     path = tmp_path / "idf.npz"
@@ -351,11 +287,8 @@ def test_saved_frequencies(tmp_path):
         tfidf = TfIdf(source.tfidf.frequencies, **options)
         tfidf.save(path, overwrite=True)
         loaded = TfIdf.load(path)
-        assert (loaded.smooth_idf, loaded.sublinear_tf, loaded.norm) == (
-            tfidf.smooth_idf,
-            tfidf.sublinear_tf,
-            tfidf.norm,
-        )
+        for name in ("smooth_idf", "sublinear_tf", "norm"):
+            assert getattr(loaded, name) == getattr(tfidf, name)
         assert loaded.frequencies.n_rows == 50
         np.testing.assert_array_equal(loaded.idf(np.arange(M)), tfidf.idf(np.arange(M)))
     with pytest.raises(OutputError, match=r"idf\.npz exists; pass overwrite"):
@@ -393,16 +326,11 @@ def test_what_cannot_be_weighted(tmp_path):
 
 
 class TestWeighted(SourceContract):
-    @pytest.fixture(params=["texts", "matrix"])
-    def opened(self, request):
-        if request.param == "texts":
-            documents = topic_texts(23)[0]
-            source = open_documents(documents, hashing=FeatureHashing(n_features=M))
-            X = HashingVectorizer(n_features=M, dtype=np.float32).transform(documents)
-        else:
-            X = sparse_matrix(dtype="f8")
-            base = open_source(X)
-            source = TfIdfRows(base, fit_idf(base))
+    @pytest.fixture
+    def opened(self):
+        X = sparse_matrix(dtype="f8")
+        base = open_source(X)
+        source = TfIdfRows(base, fit_idf(base))
         got = rows_of(source).toarray()
         np.testing.assert_allclose(got, TfidfTransformer().fit_transform(X).toarray(), rtol=4 * np.finfo(got.dtype).eps)
         return Opened(source, got)
@@ -415,26 +343,16 @@ def test_rows_without_entries(shape):
     assert Frequencies.of(sp.csr_array(shape)).n_rows == shape[0]
 
 
-class TestWeightedStream(RowSourceContract):
-    @pytest.fixture
-    def opened(self):
-        documents = topic_texts(23)[0]
-        source = open_documents(lambda: iter(documents), hashing=FeatureHashing(n_features=M))
-        wanted = rows_of(open_documents(documents, hashing=FeatureHashing(n_features=M)))
-        return Opened(source, wanted.toarray())
-
-
 # ---- Dask bags
 
 
 class TestBag(RowSourceContract):
-    @pytest.fixture(params=["text", "tokens", "counts", "tf-idf", "series"])
+    @pytest.fixture(params=["tokens", "tf-idf", "series"])
     def opened(self, request):
         db = pytest.importorskip("dask.bag")
-        kind = request.param if request.param in ("tokens", "counts") else "text"
+        kind = "tokens" if request.param == "tokens" else "text"
         texts = topic_texts(23)[0]
-        documents = {"tokens": [text.split() for text in texts], "counts": [{text: 2} for text in texts]}
-        documents = documents.get(kind, texts)
+        documents = [text.split() for text in texts] if kind == "tokens" else texts
         hashing = FeatureHashing(n_features=M, input=kind)
         bag = db.from_sequence(documents, npartitions=4)
         if request.param == "series":
@@ -452,8 +370,7 @@ def test_rows_of_a_bag_are_weighted_on_a_cluster(client):
     given = {"random_state": 0, "progress": False}
     wanted = StreamKMeans(3, executor=1, **given).fit(open_documents(bag))
     got = StreamKMeans(3, executor=client, **given).fit(open_documents(bag, executor=client))
-    np.testing.assert_array_equal(got.labels_, wanted.labels_)
-    assert got.inertia_ == wanted.inertia_
+    assert_same_bits(got, wanted)
 
 
 def test_what_is_no_bag():
@@ -463,13 +380,6 @@ def test_what_is_no_bag():
     db = pytest.importorskip("dask.bag")
     with pytest.raises(InvalidParameterError, match="field= is for files; X is documents of type Bag"):
         open_documents(db.from_sequence(["a"]), field="text")
-
-
-def test_a_missing_package_is_named(monkeypatch, tmp_path):
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    (tmp_path / "x.parquet").write_bytes(b"PAR1")
-    with pytest.raises(MissingDependencyError, match=r"x\.parquet is read by pyarrow: pip install"):
-        open_documents(tmp_path / "x.parquet", field="text")
 
 
 # ---- clustering
@@ -528,7 +438,7 @@ def test_documents_take_the_memory_of_their_words(tmp_path):
     assert taken < planned < 3 * 40 * 8 * N_FEATURES
 
 
-@pytest.mark.parametrize("options", [{}, {"metric": "cosine"}, {"preprocess": ["standardize"]}])
+@pytest.mark.parametrize("options", [{"metric": "cosine"}, {"preprocess": ["standardize"]}])
 def test_clusters_of_documents_are_those_of_their_words(options):
     X = short_texts(3000)
     occurring = np.unique(X.indices)
@@ -568,15 +478,6 @@ def test_documents_with_other_words_than_those_of_the_fit(tmp_path, fitted):
     assert fitted.score(X) == pytest.approx(-np.square(wanted.min(axis=1)).sum(), rel=1e-5)
     np.testing.assert_allclose(fitted.transform(X[:3].toarray()), wanted[:3], rtol=1e-5)
     np.testing.assert_array_equal(loaded.cluster_centers_.astype(np.float32), fitted.cluster_centers_)
-
-
-def test_centers_of_documents_may_be_written_to(fitted):
-    X, changed = short_texts(3000), pickle.loads(pickle.dumps(fitted))
-    changed.cluster_centers_[[0, 1]] = changed.cluster_centers_[[1, 0]]
-    swapped = changed.predict(X)
-    np.testing.assert_array_equal(swapped, np.array([1, 0, 2, 3, 4, 5, 6, 7])[fitted.labels_])
-    changed.fit(X)
-    np.testing.assert_array_equal(changed.predict(X), fitted.labels_)
 
 
 MANY_TEXTS = 12_000  # more than the row sample of `sample_of_10_000` holds
@@ -626,10 +527,7 @@ def test_a_fit_of_more_documents_than_the_sample_goes_on_where_it_was(tmp_path, 
     stop(kmeans, X, tmp_path / "state", record, times)
     kmeans.fit(X, checkpoint=tmp_path / "state")
     np.testing.assert_array_equal(kmeans.model_.columns.occurring, wanted.model_.columns.occurring)
-    np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
-    np.testing.assert_array_equal(kmeans.model_.centers, wanted.model_.centers)
-    assert kmeans.inertia_ == wanted.inertia_
-    assert kmeans.history_ == wanted.history_
+    assert_same_bits(kmeans, wanted)
 
 
 @pytest.mark.usefixtures("sample_of_10_000")
@@ -639,16 +537,13 @@ def test_a_cluster_of_workers_finds_the_words_that_threads_find(client):
     wanted = StreamKMeans(8, **given, executor=2).fit(X)
     got = StreamKMeans(8, **given, executor=client).fit(X)
     np.testing.assert_array_equal(got.model_.columns.occurring, wanted.model_.columns.occurring)
-    np.testing.assert_array_equal(got.labels_, wanted.labels_)
-    np.testing.assert_array_equal(got.model_.centers, wanted.model_.centers)
-    assert got.inertia_ == wanted.inertia_
+    assert_same_bits(got, wanted)
 
 
-@pytest.mark.parametrize("tfidf", [False, True])
-def test_documents_are_planned_by_the_words_that_a_few_of_them_have(tmp_path, tfidf):
+def test_documents_are_planned_by_the_words_that_a_few_of_them_have(tmp_path):
     words = np.random.default_rng(0).zipf(1.4, (20_000, 8)) % 30_000
     (tmp_path / "lines.txt").write_text("".join(" ".join(f"w{word}" for word in line) + "\n" for line in words))
-    source = open_documents(str(tmp_path / "lines.txt"), tfidf=tfidf)
+    source = open_documents(str(tmp_path / "lines.txt"))
     occurring = len(np.unique(words))
     assert 0.9 * occurring < source.estimated_occurring < 1.5 * occurring
     planned = StreamKMeans(77).plan(source)

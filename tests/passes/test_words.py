@@ -78,34 +78,33 @@ def test_words_of_some_documents_are_looked_at(tmp_path, monkeypatch):
     text = "\n".join(sorted(documents(1200), key=lambda each: [each.split()[0] in words for words in TOPICS.values()]))
     (tmp_path / "x.txt").write_text(text)
     (tmp_path / "x.txt.gz").write_bytes(gzip.compress("\n".join(documents(1200)).encode()))  # its beginning is read
-    for data in (tmp_path / "x.txt", text.splitlines(), tmp_path / "x.txt.gz"):
-        for steps, tfidf in ((None, False), (["unit"], False), (None, True)):
-            source = open_documents(data, tfidf=tfidf)
-            model = StreamKMeans(3, preprocess=steps, random_state=0, progress=False).fit(source)
-            found = {frozenset(trait.feature for trait in row.traits) for row in model.summary(4).rows}
-            assert found == {frozenset(words.split()) for words in TOPICS.values()}
-            (look,) = [stage for stage in model.stages_ if stage.name == "words"]  # beside the two passes, and told
-            assert model.n_passes_ == 2 + tfidf
-            assert 0 < look.rows <= 1200
-            assert 0 <= look.read_bytes <= len(text) + 1200
-            assert (look.read_bytes > 0) == (not isinstance(data, list))
-    read_once = open_documents(iter(text.splitlines()), tfidf=False)
+    lines = text.splitlines()
+    given = [(tmp_path / "x.txt", ["unit"], False), (lines, None, True), (tmp_path / "x.txt.gz", None, False)]
+    for data, steps, tfidf in given:
+        source = open_documents(data, tfidf=tfidf)
+        model = StreamKMeans(3, preprocess=steps, random_state=0, progress=False).fit(source)
+        assert words_of(model) == {frozenset(words.split()) for words in TOPICS.values()}
+        (look,) = [stage for stage in model.stages_ if stage.name == "words"]  # beside the two passes, and told
+        assert model.n_passes_ == 2 + tfidf
+        assert 0 < look.rows <= 1200
+        assert 0 <= look.read_bytes <= len(text) + 1200
+        assert (look.read_bytes > 0) == (data is not lines)
+    read_once = open_documents(iter(lines), tfidf=False)
     assert StreamKMeans(3, random_state=0, progress=False).fit(read_once).feature_words_ is None
     assert looking.look_at_words(open_source(np.eye(3)), Progress(show=False)) is None
 
 
+def words_of(model):
+    """The words of each cluster."""
+    return {frozenset(trait.feature for trait in row.traits) for row in model.summary(4).rows}
+
+
 def test_clusters_are_named_by_their_words(tmp_path):
     model = StreamKMeans(3, random_state=0, progress=False).fit(open_documents(documents()))
-    summary = model.summary(4)
-    assert summary.by_words
-    found = {frozenset(trait.feature for trait in row.traits) for row in summary.rows}
-    assert found == {frozenset(words.split()) for words in TOPICS.values()}
-    assert "words" in str(summary).splitlines()[0]
+    assert model.summary(4).by_words
+    assert "words" in str(model.summary(4)).splitlines()[0]
     model.save(tmp_path / "m.npz")
-    again = StreamKMeans.load(tmp_path / "m.npz").summary(4)
-    assert [{trait.feature for trait in row.traits} for row in again.rows] == [
-        {trait.feature for trait in row.traits} for row in summary.rows
-    ]
+    assert words_of(StreamKMeans.load(tmp_path / "m.npz")) == words_of(model)
 
 
 def test_damaged_tables_are_refused():

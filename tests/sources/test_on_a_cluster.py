@@ -125,13 +125,13 @@ def test_what_lies_in_this_process(tmp_path):
     np.save(path, X)
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["X"] = X
-        assert open_source(file["X"]).in_process
+        assert open_source(file["X"]).access.in_process
     in_memory = zarr.storage.MemoryStore()
     zarr.create_array(in_memory, name="X", data=X)
     for held in (X, X.tolist(), sparse_matrix(), [X, X], iter([X]), lambda: iter([X]), zarr.open_group(in_memory)):
-        assert open_source(held).in_process
+        assert open_source(held).access.in_process
     for stored in (path, [path] * 2, np.load(path, mmap_mode="r"), h5py.File(tmp_path / "x.h5", "r")):
-        assert not open_source(stored).in_process
+        assert not open_source(stored).access.in_process
 
 
 def test_blocks_that_lie_on_workers_are_read_there(client, monkeypatch):

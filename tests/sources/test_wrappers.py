@@ -120,7 +120,7 @@ def test_a_glob_is_planned_as_one_file_is(tmp_path):
         with h5py.File(tmp_path / f"{name}.h5", "w") as file:
             file.create_dataset("X", data=X, chunks=(1000, 300), compression="gzip", compression_opts=1)
     one, both = open_source(tmp_path / "a.h5"), open_source(tmp_path / "*.h5")
-    assert both.read_factor == one.read_factor > 2
+    assert both.access.read_factor == one.access.read_factor > 2
     kmeans = StreamKMeans(3, chunk_bytes=1 << 20, executor=2)
     assert kmeans.plan(both).memory["sketch"] >= kmeans.plan(one).memory["sketch"]
 
@@ -186,7 +186,7 @@ def test_rows_are_not_written_to():
 def test_prepared_rows_tell_what_they_are_made_of():
     source, preparation = ArraySource(np.ones((9, 4), np.float32)), Preparation(("unit",))
     rows = PreparedRows(source, preparation)
-    assert rows.prepared_by is preparation
+    assert rows.origin.prepared_by is preparation
     assert rows.original is source
     assert hashed_text(rows) is None
     text = open_documents(["a b", "b c"], tfidf=False)
