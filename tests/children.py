@@ -21,7 +21,6 @@ from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans
 from streamkm.cli.main import main
 from streamkm.cluster.held_rows import Spill
 from streamkm.cluster.rows import Block
-from streamkm.core.exceptions import StreamkmError
 from streamkm.core.progress import Stage
 from streamkm.engine import checkpoint, open_executor
 from streamkm.engine import checkpoint as saving
@@ -46,21 +45,13 @@ def small_chunks():
     store.CHUNK_BYTES = 1 << 15
 
 
-def run(operation, path, data, options=(), *, problem=None):
-    """Write or extend a store; says on `problem`, a queue, how it ended."""
+def run(operation, path, data):
+    """Write or extend a store."""
     small_chunks()
     do = {"write": store.write_store, "rows": store.append_rows}[operation]
     sketch = (SKETCH,) if operation == "write" else ()
-    try:
-        with open_executor(2) as executor:
-            do(path, reader_of(data), *sketch, executor, Stage(operation), **dict(options))
-        ended = None
-    except StreamkmError as error:
-        ended = f"{type(error).__name__}: {error}"
-        if problem is None:
-            raise
-    if problem is not None:
-        problem.put(ended)
+    with open_executor(2) as executor:
+        do(path, reader_of(data), *sketch, executor, Stage(operation))
 
 
 def killed_at(moment, function, *args):
@@ -125,19 +116,6 @@ def save_killed_everywhere(directory):
         if place.exists():
             sys.exit(f"killed at {n_killed}: {sorted(place.iterdir())} is left")
         n_killed += 1
-
-
-def save_for_ever(directory, size):
-    """Save states until killed: labels first, then the record that says how many."""
-    n = 0
-    with checkpoint.Checkpoint.open(directory, {"size": size}) as saved:
-        found = saved.load("state")
-        if found is not None:
-            n = found[1]["n"]
-        while True:
-            n += 1
-            saved.write_labels(0, np.full(size, n, np.int32))
-            saved.save("state", {"values": np.full(size, n)}, {"n": n})
 
 
 def fit(path, checkpoint, out, options, begun):
@@ -294,10 +272,6 @@ def tree(directory):
     return {
         str(path.relative_to(directory)): path.read_bytes() for path in Path(directory).rglob("*") if path.is_file()
     }
-
-
-if __name__ == "__main__":
-    sys.exit("imported by tests only")
 
 
 def update_of(model, path, checkpoint, out, dies, call="update"):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -186,28 +187,35 @@ class Relay:
         writer.close()
 
 
-class _Stages(SchedulerPlugin):
-    """Notes on the scheduler what calls are named."""
+class _Calls(SchedulerPlugin):
+    """Notes on the scheduler what calls are named, how many of each stage are done, and what happens to tasks."""
 
-    name = "stages"
+    name = "calls"
 
     def __init__(self) -> None:
-        self.groups: dict[str, str] = {}
+        self.groups: dict[str, str] = {}  # of the dashboard, by the name that people see
+        self.n_done: Counter[str] = Counter()  # by the first part of that name
+        self.keys: set[Any] = set()
+        self.n_transitions = 0
 
     def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
         """Note a call that is done: the name that people see, without its token, and how the dashboard groups it."""
+        self.keys.add(key)
+        self.n_transitions += 1
         if finish == "memory" and isinstance(key, tuple):
-            self.groups[key[0].rsplit("-", 1)[0]] = key_split(key)
+            stage = key[0].rsplit("-", 1)[0]
+            self.groups[stage] = key_split(key)
+            self.n_done[stage.split("-")[0]] += 1
 
 
 @contextlib.contextmanager
-def watched(client: Client) -> Iterator[Callable[[], dict[str, str]]]:
-    """Give a function that says which stages the scheduler has seen: their names, and the dashboard's groups."""
-    client.register_plugin(_Stages())
+def watched(client: Client, what: str = "groups") -> Iterator[Callable[[], Any]]:
+    """Give a function that says what the scheduler has noted of calls, an attribute of `_Calls`."""
+    client.register_plugin(_Calls())
     try:
-        yield lambda: client.run_on_scheduler(lambda dask_scheduler: dict(dask_scheduler.plugins["stages"].groups))
+        yield lambda: client.run_on_scheduler(lambda dask_scheduler: getattr(dask_scheduler.plugins["calls"], what))
     finally:
-        client.unregister_scheduler_plugin("stages")
+        client.unregister_scheduler_plugin("calls")
 
 
 def certificate(folder: Path) -> tuple[dict[str, str], list[str], Security]:

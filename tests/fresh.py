@@ -84,22 +84,7 @@ def run_fresh(
     *,
     imported: tuple[str, ...] = (),
 ) -> Any:
-    """Run the text of a program.
-
-    Parameters
-    ----------
-    code : str
-    arguments : sequence of str
-    environment : mapping, optional
-        What is added to it.
-    imported : tuple of str
-        What else has been imported, by name.
-
-    Returns
-    -------
-    object
-        What it prints, of JSON.
-    """
+    """What the text of a program prints, of JSON; `environment` is added to it, `imported` are modules by name."""
     return _run(code, arguments, environment, imported)[0]
 
 

@@ -50,15 +50,7 @@ def become(arguments: Sequence[str], folder: str, environment: Mapping[str, str]
 
 
 class Program:
-    """A program that runs, with what `subprocess.Popen` has of that name.
-
-    Parameters
-    ----------
-    arguments : what follows ``python``: ``-m`` and a module, or a script, and what these are given
-    folder : the directory that it runs in
-    environment : its variables
-    out, errors : files that it writes to, behind what they hold
-    """
+    """A program that runs, with what `subprocess.Popen` has of that name; `arguments` follow ``python``."""
 
     def __init__(
         self,

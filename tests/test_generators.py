@@ -16,7 +16,6 @@ from tests.benchmarks.make_digits import Digits
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.moving_groups import NOISE, MovingGroups
 from tests.benchmarks.update_methods import Matched
-from tests.tables import cases
 
 ROWS = 12_345  # two parts, the second cut
 
@@ -61,40 +60,24 @@ def test_topics_have_the_statistics_of_tf_idf_text():
     assert 0.72 < objective < 0.75
 
 
-def test_topics_part_depends_on_seed_and_part_alone(topics):
+def test_topics_depend_on_seed_and_part_alone_and_files_hold_them(tmp_path, topics):
     X, y = topics.matrix(ROWS)
     again, y_again = Topics(2_000, 7, seed=3).part(1)
     assert_same(X[10_000:], again[: ROWS - 10_000])
     np.testing.assert_array_equal(y[10_000:], y_again[: ROWS - 10_000])
-    other, _ = Topics(2_000, 7, seed=4).part(1)
-    assert (other != again).nnz
-
-
-@cases("kind", ["svmlight", "npz"])
-def test_topics_files_hold_the_same_rows(tmp_path, topics, kind):
-    path = str(tmp_path / f"topics.{kind}")
-    make_topics.write(path, topics, ROWS, kind=kind)
-    X, y = topics.matrix(ROWS)
-    np.testing.assert_array_equal(np.load(f"{path}.labels.npy"), y)
-    if kind == "npz":
-        assert_same(sp.csr_array(sp.load_npz(path)), X)
-        return
+    assert (Topics(2_000, 7, seed=4).part(1)[0] != again).nnz
+    for kind in ("npz", "svmlight"):
+        path = str(tmp_path / f"topics.{kind}")
+        make_topics.write(path, topics, ROWS, kind=kind)
+        np.testing.assert_array_equal(np.load(f"{path}.labels.npy"), y)
+    assert_same(sp.csr_array(sp.load_npz(tmp_path / "topics.npz")), X)
     written, target = load_svmlight_file(path, n_features=2_000, dtype=np.float64)
     np.testing.assert_array_equal(target, y)
     np.testing.assert_array_equal(written.indices, X.indices)
     np.testing.assert_allclose(written.data, X.data, rtol=1e-5)  # six digits
 
 
-def test_deformation_is_a_bilinear_mean():
-    matrix = make_digits.deformation(np.random.default_rng(0))
-    assert matrix.shape == (784, 784)
-    assert matrix.data.min() >= 0
-    inner = np.asarray(matrix.sum(axis=0)).reshape(28, 28)[8:20, 8:20]
-    np.testing.assert_allclose(inner, 1, rtol=1e-5)
-    assert matrix.count_nonzero() <= 4 * 784
-
-
-def test_digits_part_depends_on_images_seed_and_part_alone(digits):
+def test_digits_depend_on_images_seed_and_part_alone_and_an_array_holds_them(digits, tmp_path):
     parts = list(digits.parts(ROWS))
     assert [len(X) for X, _ in parts] == [10_000, ROWS - 10_000]
     X, y = Digits(digits.images, digits.digits, seed=3).part(1)
@@ -103,16 +86,18 @@ def test_digits_part_depends_on_images_seed_and_part_alone(digits):
     assert not np.array_equal(parts[0][0][:1_000], X[:1_000])
     ink = digits.images.mean()
     assert 0.9 * ink < X.mean() < 1.1 * ink
-
-
-def test_a_zarr_array_of_digits_holds_the_rows(tmp_path, digits):
+    matrix = make_digits.deformation(np.random.default_rng(0))  # a bilinear mean
+    assert matrix.shape == (784, 784)
+    assert matrix.data.min() >= 0
+    inner = np.asarray(matrix.sum(axis=0)).reshape(28, 28)[8:20, 8:20]
+    np.testing.assert_allclose(inner, 1, rtol=1e-5)
+    assert matrix.count_nonzero() <= 4 * 784
     mnist, path = str(tmp_path / "mnist.h5"), str(tmp_path / "digits.zarr")
     with h5py.File(mnist, "w") as file:
         file["X"], file["y"] = digits.images, digits.digits
     make_digits.write(path, Digits.open(mnist, seed=3), 600)
-    X, y = next(digits.parts(600))
-    np.testing.assert_array_equal(np.load(f"{path}.labels.npy"), y)
-    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[:], X)
+    np.testing.assert_array_equal(np.load(f"{path}.labels.npy"), parts[0][1][:600])
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[:], parts[0][0][:600])
 
 
 def test_groups_that_move_come_and_go():

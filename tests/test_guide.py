@@ -23,6 +23,7 @@ from streamkm.reports.page import _HEADS, _cards
 from tests.guide import FENCE, GUIDE, SITE, blocks, build, page_names, read_page, reference_link, text_of_page
 from tests.guide_outputs import NOTEBOOKS, cells_of
 from tests.programs import run_program
+from tests.tables import cases
 
 PAGES = page_names()
 FRESH = ("memory",)
@@ -88,16 +89,12 @@ def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch, capsys):
             ast.parse(code)
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_commands_of_a_page_are_known(name):
+@cases("name", ["README", *PAGES])
+def test_commands_of_a_page_are_known_its_links_lead_somewhere_and_its_sentences_are_short(name):
     for language, code in blocks(name):
         assert language in ("python", "py", "console", "sh", "text", "yaml"), language
         for words in commands(code, "$ " if language == "console" else ""):
             assert_known(words)
-
-
-@pytest.mark.parametrize("name", ["README", *PAGES])
-def test_links_of_a_page_lead_somewhere(name):
     for link in LINK.findall(FENCE.sub("", text_of_page(name))):
         if re.match(r"https?://", link):
             continue
@@ -106,26 +103,18 @@ def test_links_of_a_page_lead_somewhere(name):
         assert target.is_file(), link
         if anchor:
             assert anchor in {section.anchor for section in read_page(target.stem, lambda code: None).sections}, link
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_sentences_are_short(name):
     prose = re.sub(r"^([|#!].*|)$", "\n", FENCE.sub("\n\n", text_of_page(name)), flags=re.MULTILINE)
-    for paragraph in re.split(r"\n\s*\n|\n- |\n\d+\. ", prose):
+    for paragraph in re.split(r"\n\s*\n|\n- |\n\d+\. ", prose) if name != "README" else ():
         for sentence in re.split(r"(?<=[.?!])\s+", paragraph):
             assert len(sentence.split()) <= 30, sentence
 
 
-def test_each_page_is_listed_and_each_file_is_used():
+def test_each_page_is_listed_each_file_is_used_and_every_public_name_is_mentioned():
     assert {path.stem for path in GUIDE.glob("*.md")} == {"README", *PAGES}
     shown = {link for name in PAGES for link in LINK.findall(text_of_page(name))}
     assert {path.name for path in GUIDE.iterdir() if path.suffix in (".png", ".svg")} <= shown
-
-
-def test_every_public_name_is_mentioned():
     text = "\n".join(map(text_of_page, PAGES))
-    missing = [name for name in streamkm.__all__ if not name.startswith("_") and f"`{name}" not in text]
-    assert not missing
+    assert not [name for name in streamkm.__all__ if not name.startswith("_") and f"`{name}" not in text]
 
 
 class Site(HTMLParser):
@@ -145,20 +134,27 @@ class Site(HTMLParser):
             self.loaded.add(named.get("href") or named.get("src"))
 
 
-def test_the_site_is_whole_and_asks_no_other_host(tmp_path):
-    written = build(tmp_path / "site")
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site, and the names of its pages."""
+    folder = tmp_path_factory.mktemp("site")
+    return folder, build(folder)
+
+
+def test_the_site_is_whole_and_asks_no_other_host(site):
+    folder, written = site
     assert written == ["index.html", *(f"{name}.html" for name in PAGES)]
-    pages = {name: Site((tmp_path / "site" / name).read_text("utf-8")) for name in written}
+    pages = {name: Site((folder / name).read_text("utf-8")) for name in written}
     for name, page in pages.items():
         for loaded in page.loaded - {"data:,"}:
-            assert (tmp_path / "site" / loaded).is_file(), (name, loaded)
+            assert (folder / loaded).is_file(), (name, loaded)
         for link in page.links:
             if re.match(r"https?://", link):
                 continue
             place, _, anchor = link.partition("#")
             assert place in pages or not place, (name, link)
             assert not anchor or anchor in pages[place or name].anchors, (name, link)
-    assert "prefers-color-scheme: dark" in (tmp_path / "site" / "style.css").read_text("utf-8")
+    assert "prefers-color-scheme: dark" in (folder / "style.css").read_text("utf-8")
     assert not re.search(r"https?:", "".join(path.read_text("utf-8") for path in SITE.rglob("*.*")))
 
 
@@ -199,22 +195,18 @@ console.log(JSON.stringify(parts["#found"].kids.map(item => item.kids[0].href)))
 """
 
 
-def test_the_search_finds_headings_first(tmp_path):
+def test_the_search_is_short_and_finds_headings_first(site):
+    assert len((SITE / "search.js").read_text("utf-8").splitlines()) <= 60
     node = shutil.which("node")
     if node is None:
         pytest.skip("needs node")
-    build(tmp_path)
-    done = subprocess.run([node, "-e", SEARCH], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([node, "-e", SEARCH], cwd=site[0], capture_output=True, text=True, timeout=60, check=True)
     found = json.loads(done.stdout)
     assert set(found[:2]) == {"scaling.html#scaling-and-missing-values", "scaling.html#missing-values"}
     assert 2 < len(found) <= 12
 
 
-def test_the_search_is_short():
-    assert len((SITE / "search.js").read_text("utf-8").splitlines()) <= 60
-
-
-@pytest.mark.parametrize("name", NOTEBOOKS)
+@cases("name", NOTEBOOKS)
 def test_notebooks_have_the_code_of_their_pages(name):
     notebook = json.loads((GUIDE / f"{name}.ipynb").read_text("utf-8"))
     told = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]

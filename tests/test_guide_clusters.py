@@ -46,13 +46,8 @@ def test_a_job_script_has_the_options_of_the_page(monkeypatch, capsys):
         for cluster in made:
             cluster.close()
     script = capsys.readouterr().out
-    for text in (
-        "--nthreads 1",
-        "--nworkers 4",
-        "--memory-limit 7.45GiB",
-        "--local-directory $TMPDIR",
-        "/shared/kernels",
-    ):
+    options = ("--nthreads 1", "--nworkers 4", "--memory-limit 7.45GiB", "--local-directory $TMPDIR")
+    for text in (*options, "/shared/kernels"):
         assert text in script
 
 

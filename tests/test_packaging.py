@@ -41,7 +41,7 @@ def test_floor_is_the_version_that_ci_installs(requirement, pinned):
     assert pinned[requirement.name] == Version(specifier.version)
 
 
-@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+@cases("python", ["3.11", "3.12", "3.13"])
 def test_the_readme_installs_one_tested_set_of_versions(python):
     commands = [line for line in (TOP / "README.md").read_text("utf-8").splitlines() if "-m venv" in line]
     assert len(commands) == 2
@@ -84,12 +84,8 @@ def test_the_quickstart_prints_what_the_readme_says(monkeypatch, tmp_path):
 
 
 def test_the_readme_is_one_screen_and_its_links_lead_somewhere():
-    pages = [
-        TOP / "README.md",
-        *(TOP / name / "README.md" for name in ("examples", "streamkm")),
-        TOP / "CONTRIBUTING.md",
-    ]
-    pages.append(TOP / "tests" / "benchmarks" / "README.md")
+    places = ("README.md", "examples/README.md", "streamkm/README.md", "CONTRIBUTING.md", "tests/benchmarks/README.md")
+    pages = [TOP / place for place in places]
     assert len(pages[0].read_text("utf-8").splitlines()) <= 80
     for page in pages:
         for link in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text("utf-8")):

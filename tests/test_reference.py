@@ -45,20 +45,16 @@ def pages(tmp_path_factory):
     return {path.resolve(): Page(path.read_text("utf-8")) for path in folder.rglob("*.html")}
 
 
-@pytest.fixture(scope="module")
-def first_page(pages):
-    """The page of what `streamkm` exports."""
-    return next(page for path, page in pages.items() if path.name == "streamkm.html")
-
-
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_the_page_of_an_estimator_has_every_public_method(first_page, name):
-    estimator = getattr(streamkm, name)
-    methods = {
-        method for method in dir(estimator) if not method.startswith("_") and callable(getattr(estimator, method))
-    }
-    assert {"fit", "predict", "transform", "save", "load"} <= methods
-    assert {f"{name}.{method}" for method in methods} <= first_page.anchors
+def test_the_first_page_begins_with_the_estimator_and_has_every_public_method(pages):
+    first_page = next(page for path, page in pages.items() if path.name == "streamkm.html")
+    names = [name for name in first_page.order if name in streamkm.__all__]
+    assert names[0] == "StreamKMeans"
+    for name in ESTIMATORS:
+        estimator = getattr(streamkm, name)
+        methods = {each for each in dir(estimator) if not each.startswith("_") and callable(getattr(estimator, each))}
+        assert {"fit", "predict", "transform", "save", "load"} <= methods
+        assert {f"{name}.{method}" for method in methods} <= first_page.anchors
+    assert "<x, y>" in first_page.text  # formulas are shown
 
 
 def test_links_lead_somewhere(pages):
@@ -74,12 +70,3 @@ def test_links_lead_somewhere(pages):
                 dead.append((path.name, link))
     assert not dead
     assert {(False, "reference"), (True, "..")} <= crossed  # from the guide to the reference, and back
-
-
-def test_the_reference_begins_with_the_estimator(first_page):
-    names = [name for name in first_page.order if name in streamkm.__all__]
-    assert names[0] == "StreamKMeans"
-
-
-def test_formulas_are_shown(first_page):
-    assert "<x, y>" in first_page.text

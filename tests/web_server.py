@@ -13,31 +13,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Web:
-    """What is served, and what was asked.
-
-    Attributes
-    ----------
-    objects : dict of str to bytes
-        By path without the first ``/``. Others are 404.
-    log : list of (str, str, range or None)
-        Method, path, and first and last byte that were asked for.
-    before : callable
-        Called with method and path before each answer; an int that it returns is the status of a failure.
-    ranges, etags : bool
-    moved : dict of str to str
-        By path: the URL that requests are redirected to.
-    cut : int
-        So many answers to come end in the middle of their bytes.
-    """
+    """What is served, and what was asked."""
 
     url: str
-    objects: dict[str, bytes] = field(default_factory=dict)
-    log: list[tuple[str, str, tuple[int, int] | None]] = field(default_factory=list)
-    before: Callable[[str, str], int | None] = lambda method, path: None
+    objects: dict[str, bytes] = field(default_factory=dict)  # by path without the first "/"; others are 404
+    log: list[tuple[str, str, tuple[int, int] | None]] = field(default_factory=list)  # method, path, bytes asked for
+    before: Callable[[str, str], int | None] = lambda method, path: None  # an int is the status of a failure
     ranges: bool = True
     etags: bool = True
-    moved: dict[str, str] = field(default_factory=dict)
-    cut: int = 0
+    moved: dict[str, str] = field(default_factory=dict)  # the URLs that requests are redirected to
+    cut: int = 0  # so many answers to come end in the middle of their bytes
 
     def count(self, method: str, path: str = "") -> int:
         return sum(entry[0] == method and entry[1].startswith(path) for entry in self.log)

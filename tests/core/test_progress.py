@@ -16,7 +16,7 @@ X = np.random.default_rng(0).normal(size=(300, 4))
 
 
 @pytest.mark.parametrize("make", [StreamKMeans, StreamKernelKMeans])
-def test_stages_are_told(capsys, make):
+def test_stages_are_told(capsys, caplog, make):
     for progress, told in (("auto", False), (False, False), (True, True), (np.True_, True)):
         kmeans = make(3, progress=progress, random_state=0).fit(X)
         kmeans.predict(X)
@@ -29,11 +29,8 @@ def test_stages_are_told(capsys, make):
             make(3, progress=wrong).fit(X)
     with pytest.raises(TypeError, match="verbose"):
         make(3, verbose=1)
-
-
-def test_stages_that_the_log_takes_are_told_once(capsys, caplog):
-    with caplog.at_level("INFO", "streamkm"):
-        kmeans = StreamKMeans(3, progress=True, random_state=0).fit(X)
+    with caplog.at_level("INFO", "streamkm"):  # what the log takes is told once
+        kmeans = make(3, progress=True, random_state=0).fit(X)
     assert not capsys.readouterr().err
     logged = [message.split(":")[0] for message in caplog.messages]
     assert all(logged.count(stage.name) == 1 for stage in kmeans.stages_)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import SchedulerPlugin
 from packaging.version import Version
 
 from streamkm import StreamKMeans
 from streamkm.engine import open_executor
 from streamkm.sources import open_source, row_graphs
-from tests.dask_processes import assert_same_bits
+from tests.dask_processes import assert_same_bits, watched
 
 KMEANS = {"n_clusters": 3, "random_state": 0, "max_iter": 2, "progress": False}
 
@@ -26,9 +24,8 @@ def many_blocks(n_blocks):
     return da.from_array(X, chunks=(3, 4)) + 1
 
 
-@pytest.mark.parametrize("n_blocks", [50, 500])
-def test_a_block_costs_the_same_however_many_there_are(monkeypatch, n_blocks):
-    walked, whole = [], []
+def test_a_block_costs_the_same_however_many_there_are(monkeypatch):
+    n_blocks, walked, whole = 500, [], []
     below, get_deps = row_graphs.RowGraphs._below, row_graphs.get_deps
 
     def watched_below(self, keys, is_input):
@@ -56,43 +53,15 @@ def test_a_block_costs_the_same_however_many_there_are(monkeypatch, n_blocks):
     assert max(sizes) < 4_000
 
 
-class Transitions(SchedulerPlugin):
-    """Counts on the scheduler what happens to tasks, and how many there are."""
-
-    name = "transitions"
-
-    def __init__(self):
-        self.n = 0
-        self.keys = set()
-
-    def transition(self, key, *_, **__):
-        self.n += 1
-        self.keys.add(key)
-
-
-@contextlib.contextmanager
-def counted(client):
-
-    def seen(dask_scheduler):
-        plugin = dask_scheduler.plugins["transitions"]
-        return plugin.n, len(plugin.keys)
-
-    client.register_plugin(Transitions())
-    try:
-        yield lambda: client.run_on_scheduler(seen)
-    finally:
-        client.unregister_scheduler_plugin("transitions")
-
-
 def test_blocks_go_to_workers_in_runs(client):
     """As chunks of files do: a block of its own would be some 18 transitions a pass."""
     array = many_blocks(500)
-    with counted(client) as seen:
+    with watched(client, "__dict__") as seen:
         got = StreamKMeans(executor=client, **KMEANS).fit(array)
-        n_transitions, n_tasks = seen()
+        found = seen()
     assert_same_bits(got, StreamKMeans(executor=1, **KMEANS).fit(array))
-    assert n_tasks < 1_000
-    assert n_transitions < 8_000
+    assert len(found["keys"]) < 1_000
+    assert found["n_transitions"] < 8_000
 
 
 def noted(block, name):
@@ -103,14 +72,21 @@ def noted(block, name):
     return block
 
 
-def n_computed(client, name):
-    return len(client.get_events(name))
+def matrix_of(item):
+    _, block, inputs = item
+    return block.compute(inputs)
 
 
 def test_what_all_blocks_need_is_computed_once_a_pass(client):
     """Such as the means of all rows: once for each block would be all rows for each of them."""
     X = np.random.default_rng(0).normal(size=(300, 4))
-    name = f"noted-{time.monotonic()}"
+    name, seen = f"noted-{time.monotonic()}", []
+
+    def note(block):
+        seen.append(len(block))
+        return block
+
+    here = da.from_array(X, chunks=(10, 4)).map_blocks(note, meta=np.empty((0, 0)))
     array = da.from_array(X, chunks=(10, 4)).map_blocks(noted, name, meta=np.empty((0, 0)))
     array = array - array.mean(axis=0)
     chunks = open_source(array).chunks(1)
@@ -120,42 +96,22 @@ def test_what_all_blocks_need_is_computed_once_a_pass(client):
         parts = list(executor.map("test", matrix_of, items))
     assert len(parts) == len(chunks) == 30
     np.testing.assert_allclose(np.concatenate(parts), X - X.mean(axis=0))
-    assert n_computed(client, name) <= 2 * 30  # for the mean, and for the block
-
-
-def matrix_of(item):
-    _, block, inputs = item
-    return block.compute(inputs)
-
-
-def test_what_all_blocks_need_is_computed_once_here():
-    X, seen = np.random.default_rng(0).normal(size=(300, 4)), []
-
-    def note(block):
-        seen.append(len(block))
-        return block
-
-    array = da.from_array(X, chunks=(10, 4)).map_blocks(note, meta=np.empty((0, 0)))
-    source = open_source(array - array.mean(axis=0))
-    np.testing.assert_allclose(np.concatenate([rows.X for rows in source.stream(1)]), X - X.mean(axis=0))
+    assert len(client.get_events(name)) <= 2 * 30  # for the mean, and for the block
+    rows = [rows.X for rows in open_source(here - here.mean(axis=0)).stream(1)]
+    np.testing.assert_allclose(np.concatenate(rows), X - X.mean(axis=0))
     assert len(seen) <= 2 * 30
 
 
-def test_blocks_that_overlap(client):
+def test_blocks_that_overlap_and_persisted_ones(client):
     """Each row-block needs parts of two others' inputs: a block of the data is shared by two."""
     X = np.random.default_rng(0).normal(size=(300, 4)) + 6 * (np.arange(300) % 3)[:, None]
     array = da.from_array(X, chunks=(20, 4)).rechunk((15, 4))
     got = StreamKMeans(executor=client, **KMEANS).fit(array)
-    assert_same_bits(got, StreamKMeans(executor=2, **KMEANS).fit(da.from_array(X, chunks=(15, 4))))
-
-
-def test_persisted_blocks(client):
-    array = many_blocks(12)
-    wanted = StreamKMeans(executor=1, **KMEANS).fit(array)
-    kept = client.persist(array)
-    for made in (kept, client.persist(array * 2) / 2):
-        for executor in (client, 2):
-            assert_same_bits(StreamKMeans(executor=executor, **KMEANS).fit(made), wanted)
+    wanted = StreamKMeans(executor=2, **KMEANS).fit(da.from_array(X, chunks=(15, 4)))
+    assert_same_bits(got, wanted)
+    kept = client.persist(da.from_array(X, chunks=(15, 4)))
+    for made, executor in ((kept, client), (kept, 2), (client.persist(kept * 2) / 2, client)):
+        assert_same_bits(StreamKMeans(executor=executor, **KMEANS).fit(made), wanted)
 
 
 @pytest.mark.skipif(Version(dask.__version__) < Version("2026.1"), reason="Dask compares frames before it joins files")

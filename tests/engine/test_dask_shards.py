@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections import Counter
 from functools import reduce
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed import SchedulerPlugin
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,7 +30,7 @@ from streamkm.engine.reduction import (
 )
 from streamkm.sources import open_source
 from streamkm.sources.chunks import Chunk
-from tests.dask_processes import assert_same_bits
+from tests.dask_processes import assert_same_bits, watched
 
 N_CHUNKS = 1_600  # 120 runs, of which shards have several
 MOST_CALLS = 40  # of a pass on a cluster of four threads or fewer
@@ -81,12 +79,10 @@ def test_labels_of_a_shard_are_bounded(n_runs, n_threads, n_rows):
         assert n_shards == count_shards(n_threads)
 
 
-@pytest.mark.parametrize("n_runs", [1, 7, 100, 1000, 20_000, 20_001, 300_000])
-def test_workers_are_planned_for_the_calls_of_a_pass(n_runs):
-    for n_threads in (1, 8, 300):
-        for n_rows in (0, 10**11):
-            n_calls = len(states_of_shards(n_runs, n_threads, n_rows))
-            assert n_calls == min(n_runs, count_shards(n_threads, n_rows, n_runs))
+def test_workers_are_planned_for_the_calls_of_a_pass():
+    for n_runs, n_threads, n_rows in itertools.product((1, 100, 20_001, 300_000), (1, 8, 300), (0, 10**11)):
+        n_calls = len(states_of_shards(n_runs, n_threads, n_rows))
+        assert n_calls == min(n_runs, count_shards(n_threads, n_rows, n_runs))
 
 
 def test_shards_of_many_rows_take_more_calls(client, path, monkeypatch):
@@ -176,20 +172,17 @@ def test_calls_get_the_items_that_were_packed(items):
     assert repr(got) == repr(wanted(items))  # True is not 1 here
 
 
-def test_held_values_in_order_are_packed_in_a_few_bytes():
-    """With places of rows, and with labels that lie in another result."""
+def test_items_are_packed_in_a_few_bytes():
+    """The scheduler keeps the arguments of calls: an object for each chunk would be some 300 bytes."""
     blocks, labels = Result(0, []), Result(1, [])
     rows = [[Held(blocks, i), i << 40, Held(labels, i)] for i in range(5_000)]
     assert len(encode(rows)[0]) < 10 * len(rows)
     assert len(encode([Held(blocks, 0, i) for i in range(5_000)])[0]) < 3 * len(rows)
-
-
-@pytest.mark.parametrize("weights", [NO_WEIGHTS, None])
-def test_chunks_are_packed_in_a_few_bytes(weights):
-    """The scheduler keeps the arguments of calls: an object for each chunk would be some 300 bytes."""
-    rows = [(Chunk(i, 0, 20 * i, 20 * i + 20, 80), 20, weights, 20 * i) for i in range(5_000)]
-    texts = [Chunk(i, i // 99, i * i, (i + 1) ** 2, 80) for i in range(5_000)]
-    for items in (rows, texts):
+    chunks = [
+        [(Chunk(i, 0, 20 * i, 20 * i + 20, 80), 20, weights, 20 * i) for i in range(5_000)]
+        for weights in (NO_WEIGHTS, None)
+    ]
+    for items in (*chunks, [Chunk(i, i // 99, i * i, (i + 1) ** 2, 80) for i in range(5_000)]):
         packed = encode(items)[0]
         assert len(packed) < 12 * len(items)
         assert repr(decoded(packed, [])) == repr(items)
@@ -216,6 +209,11 @@ def path(tmp_path_factory):
     return name
 
 
+def chunks_of(executor, source):
+    """Chunks of 20 rows as the executor's items."""
+    return (chunk for chunk, _ in executor.items(source, 320))
+
+
 @pytest.mark.parametrize("n_skipped", [0, 1])
 def test_the_tree_of_a_fold_is_that_of_threads(client, path, n_skipped):
     """Of chunks and of held blocks, also where the shards of the blocks are not those of the fold."""
@@ -224,9 +222,9 @@ def test_the_tree_of_a_fold_is_that_of_threads(client, path, n_skipped):
     for chosen in (2, client):
         outputs: list[Any] = []
         with open_executor(chosen) as executor:
-            chunks = (chunk for chunk, _ in executor.items(source, 320))
-            read = executor.fold("read", append_chunk, joined, chunks, N_CHUNKS, listener=Listener(outputs.append))
-            chunks = (chunk for chunk, _ in executor.items(source, 320))
+            listener, chunks = Listener(outputs.append), chunks_of(executor, source)
+            read = executor.fold("read", append_chunk, joined, chunks, N_CHUNKS, listener=listener)
+            chunks = chunks_of(executor, source)
             handles = [handle for handle, _ in executor.hold("hold", index_and_keep, chunks)][n_skipped:]
             held = executor.fold("held", append, joined, handles, n)
         assert outputs == list(range(N_CHUNKS))
@@ -234,37 +232,11 @@ def test_the_tree_of_a_fold_is_that_of_threads(client, path, n_skipped):
     assert len(shapes) == 1
 
 
-class Calls(SchedulerPlugin):
-    """Counts calls by the first part of their keys."""
-
-    name = "calls"
-
-    def __init__(self) -> None:
-        self.n_done: Counter[str] = Counter()
-
-    def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
-        """Note a call that is done."""
-        if finish == "memory":
-            self.n_done[key[0].rsplit("-", 1)[0].split("-")[0] if isinstance(key, tuple) else str(key)] += 1
-
-
-def calls_done(dask_scheduler):
-    return dict(dask_scheduler.plugins["calls"].n_done)
-
-
-@pytest.fixture
-def counted(client):
-    """The client, and a function that says how many calls each stage has made."""
-    client.register_plugin(Calls())
-    yield client, lambda: client.run_on_scheduler(calls_done)
-    client.unregister_scheduler_plugin("calls")
-
-
-def test_calls_of_a_pass_do_not_depend_on_the_chunks(counted, path):
+def test_calls_of_a_pass_do_not_depend_on_the_chunks(client, path):
     settings: dict[str, Any] = {"random_state": 0, "max_iter": 1, "chunk_bytes": 320, "progress": False}
-    client, calls = counted
-    got = StreamKMeans(5, executor=client, **settings).fit(path)
-    found = calls()
+    with watched(client, "n_done") as calls:
+        got = StreamKMeans(5, executor=client, **settings).fit(path)
+        found = calls()
     assert_same_bits(got, StreamKMeans(5, executor=2, **settings).fit(path))
     assert {"sketch", "lloyd", "assign"} <= found.keys()
     assert min(found[stage] for stage in ("sketch", "lloyd", "assign")) >= SHARDS
@@ -275,20 +247,6 @@ def identity(item):
     return item
 
 
-def test_a_map_takes_a_call_for_each_shard(counted, path):
-    """Of chunks and of held blocks."""
-    client, calls = counted
-    with open_executor(client) as executor:
-        source = open_source(path)
-        read = executor.map("read", identity, (chunk for chunk, _ in executor.items(source, 320)))
-        assert [chunk.index for chunk in read] == list(range(N_CHUNKS))
-        chunks = (chunk for chunk, _ in executor.items(source, 320))
-        handles = [handle for handle, _ in executor.hold("hold", index_and_keep, chunks)]
-        assert list(executor.map("held", identity, handles)) == list(range(N_CHUNKS))
-    found = calls()
-    assert found["read"] == found["held"] == SHARDS
-
-
 def keep_and_tell(chunk):
     return chunk.index, f"{chunk.index},"
 
@@ -297,12 +255,16 @@ def added(*states):
     return "".join(states)
 
 
-def test_infos_of_held_items_are_joined_on_the_workers(client, path):
+def test_maps_take_a_call_for_each_shard_and_infos_are_joined_on_the_workers(client, path):
+    """Of chunks and of held blocks."""
     source = open_source(path)
-    with open_executor(client) as executor:
-        chunks = (chunk for chunk, _ in executor.items(source, 320))
-        pairs = list(executor.hold("hold", keep_and_tell, chunks, join=added))
+    with watched(client, "n_done") as calls, open_executor(client) as executor:
+        read = executor.map("read", identity, chunks_of(executor, source))
+        assert [chunk.index for chunk in read] == list(range(N_CHUNKS))
+        pairs = list(executor.hold("hold", keep_and_tell, chunks_of(executor, source), join=added))
         assert list(executor.map("held", identity, [handle for handle, _ in pairs])) == list(range(N_CHUNKS))
+        found = calls()
+    assert found["read"] == found["held"] == SHARDS
     told = [(number, info) for number, (_, info) in enumerate(pairs) if info is not None]
     assert len(told) == SHARDS
     first = 0

@@ -21,11 +21,11 @@ KMEANS = StreamKMeans(3, random_state=0, progress=False, chunk_bytes=5_000)
 GRID = {"n_clusters": [2, 3]}
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["1 thread", "2 threads"])
-def busy(request):
-    """The active client of one worker with few threads: a task that keeps its thread leaves few or none."""
+@pytest.fixture(scope="module")
+def busy():
+    """The active client of one worker with one thread: a task that keeps it leaves none."""
     with (
-        LocalCluster(n_workers=1, threads_per_worker=request.param, processes=True, dashboard_address=":0") as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
         client.as_current(),
     ):
@@ -47,8 +47,9 @@ def in_task(client, function, *args):
     return client.submit(function, *args, pure=False).result(timeout=SECONDS)
 
 
-def test_as_many_fits_as_threads_and_more(busy, X, wanted):
-    futures = [busy.submit(clone(KMEANS).fit, X, pure=False) for _ in range(4)]
+def test_more_fits_than_threads_and_a_task_has_one(busy, X, wanted):
+    assert in_task(busy, local_threads) == 1
+    futures = [busy.submit(clone(KMEANS).fit, X, pure=False) for _ in range(3)]
     for got in busy.gather(futures):
         assert_same_bits(got, wanted)
 
@@ -56,11 +57,6 @@ def test_as_many_fits_as_threads_and_more(busy, X, wanted):
 def fit_by_client(X):
     """The task asks for the cluster that it runs on."""
     return clone(KMEANS).set_params(executor=get_client()).fit(X).set_params(executor="auto")
-
-
-def test_a_fit_by_the_workers_of_the_task_itself(busy, X, wanted):
-    assert_same_bits(in_task(busy, fit_by_client, X), wanted)
-    assert in_task(busy, abs, -1) == 1  # the thread that was given back is there again
 
 
 def fit_in_thread(X):
@@ -73,12 +69,10 @@ def fit_in_thread(X):
     return found[0]
 
 
-def test_a_fit_in_a_thread_of_a_task(busy, X, wanted):
+def test_a_fit_by_the_workers_of_the_task_itself_and_in_a_thread_of_it(busy, X, wanted):
+    assert_same_bits(in_task(busy, fit_by_client, X), wanted)
+    assert in_task(busy, abs, -1) == 1  # the thread that was given back is there again
     assert_same_bits(in_task(busy, fit_in_thread, X), wanted)
-
-
-def test_a_task_has_one_thread(busy):
-    assert in_task(busy, local_threads) == 1
 
 
 def test_other_fits(busy, X):
@@ -90,25 +84,18 @@ def test_other_fits(busy, X):
     assert swept == sweep(X, [2, 3], random_state=0, executor=1).best
 
 
-def test_predictions_by_blocks(busy, X, wanted):
-    array = da.from_array(X, chunks=(150, 4))
-    kmeans = KMEANS.set_params()
-    fitted = clone(kmeans).fit(X)
-    mapped = array.map_blocks(fitted.predict, drop_axis=1, dtype=np.int32)
-    np.testing.assert_array_equal(busy.compute(mapped).result(timeout=SECONDS), wanted.labels_)
-    scores = busy.gather([busy.submit(fitted.score, X, pure=False) for _ in range(3)])
-    assert scores == [wanted.score(X)] * 3
-
-
-def test_lazy_predictions(busy, X, wanted):
-    """Of an array that is on the workers already, too."""
+def test_predictions(busy, X, wanted):
+    """By blocks, and lazy ones, of an array that is on the workers already, too."""
     array = da.from_array(X, chunks=(150, 4))
     fitted = clone(KMEANS).fit(array)
     assert_same_bits(fitted, clone(KMEANS).set_params(executor=1).fit(array))
-    for made in (array, busy.persist(array), busy.persist(array * 2) / 2):
+    mapped = array.map_blocks(fitted.predict, drop_axis=1, dtype=np.int32)
+    np.testing.assert_array_equal(busy.compute(mapped).result(timeout=SECONDS), fitted.labels_)
+    scores = busy.gather([busy.submit(fitted.score, X, pure=False) for _ in range(3)])
+    assert scores == [fitted.score(X)] * 3
+    for made in (array, busy.persist(array * 2) / 2):
         np.testing.assert_array_equal(busy.compute(fitted.predict(made)).result(timeout=SECONDS), fitted.labels_)
-        inside = in_task(busy, lambda array: clone(KMEANS).fit(array), made)
-        assert_same_bits(inside, fitted)
+        assert_same_bits(in_task(busy, lambda array: clone(KMEANS).fit(array), made), fitted)
 
 
 def test_wrappers_of_dask_ml(busy, X, wanted):
@@ -130,17 +117,12 @@ def test_wrappers_of_dask_ml(busy, X, wanted):
     np.testing.assert_array_equal(labels, alone.predict(X))
 
 
-def test_grid_search_of_dask_ml(busy, X):
-    search = pytest.importorskip("dask_ml.model_selection").GridSearchCV
+@pytest.mark.parametrize("package", ["dask_ml", "sklearn"])
+def test_grid_searches(busy, X, package):
+    search = pytest.importorskip(f"{package}.model_selection").GridSearchCV
     wanted = GridSearchCV(clone(KMEANS).set_params(executor=1), GRID, cv=2).fit(X)
-    got = search(clone(KMEANS), GRID, cv=2, scheduler=busy).fit(X)
-    assert got.best_params_ == wanted.best_params_
-    np.testing.assert_array_equal(got.cv_results_["mean_test_score"], wanted.cv_results_["mean_test_score"])
-
-
-def test_grid_search_of_scikit_learn(busy, X):
-    wanted = GridSearchCV(clone(KMEANS).set_params(executor=1), GRID, cv=2).fit(X)
+    options = {"scheduler": busy} if package == "dask_ml" else {}
     with joblib.parallel_config(backend="dask", client=busy):
-        got = GridSearchCV(clone(KMEANS), GRID, cv=2).fit(X)
+        got = search(clone(KMEANS), GRID, cv=2, **options).fit(X)
     assert got.best_params_ == wanted.best_params_
     np.testing.assert_array_equal(got.cv_results_["mean_test_score"], wanted.cv_results_["mean_test_score"])

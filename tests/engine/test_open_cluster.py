@@ -11,7 +11,7 @@ from streamkm.core.exceptions import ClusterError
 from streamkm.engine import open as opening
 from streamkm.engine import open_cluster, open_executor
 from streamkm.engine.dask import DaskCluster
-from tests.dask_processes import certificate, cluster_of
+from tests.dask_processes import N_WORKERS, certificate, cluster_of
 
 
 def double(item):
@@ -23,15 +23,15 @@ def doubled(client):
         return list(executor.map("double", double, range(5)))
 
 
-def test_a_scheduler_that_runs(tmp_path):
-    with cluster_of(tmp_path, 1) as (started, _):
-        with open_cluster(started.address) as client:
-            assert doubled("auto") == doubled(client) == [0, 2, 4, 6, 8]
-            with open_executor("auto") as executor:
-                assert isinstance(executor, DaskCluster)
-        assert client.status == "closed"
-        assert started.scheduler.poll() is None
-        assert started.workers[0].poll() is None
+def test_a_scheduler_that_runs(cluster):
+    started, _ = cluster
+    with open_cluster(started.address) as client:
+        assert doubled("auto") == doubled(client) == [0, 2, 4, 6, 8]
+        with open_executor("auto") as executor:
+            assert isinstance(executor, DaskCluster)
+    assert client.status == "closed"
+    assert started.scheduler.poll() is None
+    assert len(started.living()) == N_WORKERS
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from streamkm.core.progress import Stage
+from streamkm.engine import Folded, open_executor
 from streamkm.engine import checkpoint as saving
-from streamkm.engine import open_executor
 from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
 from streamkm.engine.passes import Map, Pass, outputs
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.sources import open_source
+from tests.children import StoppedError, stopped_after
+from tests.tables import cases
 
 
 @dataclass
@@ -82,8 +84,7 @@ def context_of(X, workers, chunk_rows=7, writer=None):
     return PassContext(executor=workers, reader=reader, writer=writer or CheckpointWriter())
 
 
-@pytest.mark.parametrize("executor", [1, 2, 3])
-@pytest.mark.parametrize("chunk_rows", [1, 7, 333, 5000])
+@cases("executor, chunk_rows", [(1, 7), (2, 5000), (3, 1), (3, 333)])
 def test_states_and_outputs_are_those_of_all_rows_in_order(X, executor, chunk_rows):
     sink, stage = Outputs(), Stage("zeros")
     with open_executor(executor) as workers:
@@ -97,54 +98,29 @@ def test_states_and_outputs_are_those_of_all_rows_in_order(X, executor, chunk_ro
     assert max(largest) == X.max()
 
 
-def test_on_a_cluster_too(X, tmp_path, client):
-    np.save(tmp_path / "x.npy", X)
-    for data in (X, str(tmp_path / "x.npy")):
-        sink = Outputs()
-        with open_executor(client) as workers:
-            reader = RowReader(open_source(data), 7 * X[0].nbytes, "euclidean", "raise")
-            seen = PassContext(executor=workers, reader=reader).run(Zeros(6), Stage("zeros"), sink=sink)
-        np.testing.assert_array_equal(seen.zeros, (X == 0).sum(axis=0))
-        assert seen.order == sorted(seen.order)
-        assert sum(sink.taken) == len(X)
-
-
-class StoppedError(Exception):
-    """Stands for a kill."""
-
-
 def test_a_pass_goes_on_from_what_was_saved(X, tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
-    n_saved, write = [], CheckpointWriter.save
 
-    def stopping(self, name, value):
-        write(self, name, value)
-        n_saved.append(value.n_items)
-        if len(n_saved) == 5:
-            raise StoppedError
+    def seen_by(**given):
+        # the executor ends with the run that is stopped: calls that still run then would be counted in the next one
+        with open_executor(2) as workers:
+            context = context_of(X, workers, writer=CheckpointWriter(checkpoint))
+            return context.run(Zeros(6), Stage("z"), record="zeros", **given)
 
     with Checkpoint.open(tmp_path / "c", {"of": "test"}) as checkpoint:
-        # the executor ends with the run that is stopped: calls that still run then would be counted in the next one
-        with monkeypatch.context() as patched, open_executor(2) as workers:
-            patched.setattr(CheckpointWriter, "save", stopping)
+        with monkeypatch.context() as patched:
+            stopped_after(patched, "zeros", 5)
             with pytest.raises(StoppedError):
-                context_of(X, workers, writer=CheckpointWriter(checkpoint)).run(Zeros(6), Stage("z"), record="zeros")
-        stage, read = Stage("z"), []
-        step = Zeros.step
+                seen_by()
+        n_saved = CheckpointWriter(checkpoint).load("zeros", Folded[Seen]).n_items
+        step, read = Zeros.step, []
         monkeypatch.setattr(Zeros, "step", lambda self, state, rows: (read.append(rows), step(self, state, rows))[1])
-        with open_executor(2) as workers:
-            seen = context_of(X, workers, writer=CheckpointWriter(checkpoint)).run(Zeros(6), stage, record="zeros")
+        seen = seen_by()
+        assert len(read) == len(seen.order) - n_saved
+        # without the outputs of an earlier run the pass begins anew
+        sink = Outputs()
+        seen_by(sink=sink)
     np.testing.assert_array_equal(seen.zeros, (X == 0).sum(axis=0))
     assert seen.order == sorted(set(seen.order))
-    assert len(read) == len(seen.order) - n_saved[-1]
-
-
-def test_without_the_outputs_of_an_earlier_run_the_pass_begins_anew(X, tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    with open_executor(1) as workers, Checkpoint.open(tmp_path / "c", {"of": "test"}) as checkpoint:
-        context_of(X, workers, writer=CheckpointWriter(checkpoint)).run(Zeros(6), Stage("z"), record="zeros")
-        sink = Outputs()
-        context = context_of(X, workers, writer=CheckpointWriter(checkpoint))
-        context.run(Zeros(6), Stage("z"), sink=sink, record="zeros")
     assert sum(sink.taken) == len(X)

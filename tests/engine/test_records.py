@@ -19,6 +19,7 @@ from streamkm.engine import Folded
 from streamkm.engine.checkpoint import Checkpoint
 from streamkm.engine.records import pack, unpack
 from streamkm.sketches import CountSketch, PCASketch, Sketch
+from tests.tables import cases
 
 NUMBERS = st.floats(width=64) | st.sampled_from([np.inf, -np.inf, np.nan, -0.0, 5e-324])
 ARRAYS = hnp.arrays(
@@ -76,7 +77,7 @@ def check_same(found, wanted):
         assert found == wanted
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(ARRAYS, NUMBERS, st.integers(-(2**63), 2**63), st.lists(ARRAYS, max_size=4), st.text(max_size=5))
 def test_values_come_back_bit_by_bit(tmp_path_factory, array, number, whole, pieces, text):
     X = sp.csr_array(np.eye(3)) if len(pieces) % 2 else np.asarray(array)
@@ -95,26 +96,20 @@ def test_sketches_come_back(tmp_path):
             check_same(found.arrays()[name], array)
 
 
-def test_states_of_any_kind_come_back(tmp_path):
+def test_states_and_many_short_arrays_come_back(tmp_path):
     folded = Folded(7, ((2, (Inner(np.ones((1, 2)), np.inf),)), (1, ())))
     check_same(through_a_file(folded, Folded[Inner], tmp_path / "c"), folded)
-
-
-def test_an_array_that_occurs_twice_is_held_once():
-    weights = np.arange(4.0)
+    pieces = [np.full(n, n, np.int32) for n in (3, 0, 5)]
+    arrays, meta = pack(pieces)
+    assert len(arrays) == 1  # they are held as one
+    assert json.loads(json.dumps(meta)) == meta
+    check_same(through_a_file(pieces, list[NDArray[Any]], tmp_path / "d"), pieces)
+    weights = np.arange(4.0)  # one that occurs twice is held once
     arrays, _ = pack([weights.reshape(2, 2), {"again": weights}, Inner(weights, 1.0)])
     assert sum(array.nbytes for array in arrays.values()) <= 2 * weights.nbytes
 
 
-def test_many_short_arrays_are_held_as_one(tmp_path):
-    pieces = [np.full(n, n, np.int32) for n in (3, 0, 5)]
-    arrays, meta = pack(pieces)
-    assert len(arrays) == 1
-    assert json.loads(json.dumps(meta)) == meta
-    check_same(through_a_file(pieces, list[NDArray[Any]], tmp_path / "c"), pieces)
-
-
-@pytest.mark.parametrize("value", [object(), {"a": {1, 2}}, [1, lambda: 2]])
+@cases("value", [object(), {"a": {1, 2}}, [1, lambda: 2]])
 def test_other_values_are_refused_by_name_and_place(value):
     with pytest.raises(TypeError, match=r"(object|set|function) at value.*records do not hold"):
         pack(value)

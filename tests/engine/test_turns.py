@@ -61,28 +61,16 @@ def reads(arrays, n_passes=1):
     return data
 
 
-def test_fits_and_predictions_read_storage_chunks_once_but_for_few(workers, stored):
+def test_passes_read_storage_chunks_once_but_for_few(workers, stored, tmp_path):
     source, arrays = stored
     chunk_bytes = 16 * arrays[0].unit_rows
-    kmeans = StreamKMeans(
-        3,
-        sketch=SketchOptions(n_components=16),
-        refine=0,
-        random_state=0,
-        chunk_bytes=chunk_bytes,
-        progress=False,
-        executor=workers,
-    )
-    kmeans.fit(source)
+    settings = {"refine": 0, "random_state": 0, "chunk_bytes": chunk_bytes, "progress": False, "executor": workers}
+    kmeans = StreamKMeans(3, sketch=SketchOptions(n_components=16), **settings).fit(source)
     assert 2 * len(source.chunks(chunk_bytes)) >= N_CHUNKS
     assert reads(arrays, 2) <= MOST_READS
     for method in (kmeans.predict, kmeans.transform):
         method(source)
         assert reads(arrays) <= MOST_READS
-
-
-def test_counting_and_stores_read_storage_chunks_once_but_for_few(workers, stored, tmp_path):
-    source, arrays = stored
     reader = RowReader(source, 8 * arrays[0].unit_rows, "euclidean", "raise")
     with engine.open_executor(workers) as executor:
         count_pass(PassContext(executor=executor, reader=reader), Stage("count"))
@@ -111,15 +99,16 @@ def test_stretches_are_long_enough_and_even(n_chunks, n_units, n_workers, n_runs
         assert longest <= 2 * (SHARE / n_units + 1 + max(lengths))
 
 
-def test_nothing_shared_nothing_changed():
-    assert Reading(1000, 1 << 20, 0).stretch(72, 2) == 1
+def test_stretches():
+    assert Reading(1000, 1 << 20, 0).stretch(72, 2) == 1  # nothing is shared
     assert Reading(1000, 1 << 20, 1 << 20).stretch(72, 1) == 1  # one process has all of them
-
-
-def test_few_large_results_wait():
     assert Reading(1000, LARGE_BYTES, LARGE_BYTES).stretch(1000, 2) >= 24
+    # few large results wait
     assert Reading(1000, LARGE_BYTES, LARGE_BYTES).stretch(1000, 2, large=True) == 1
     assert Reading(1000, LARGE_BYTES // 4, LARGE_BYTES // 4).stretch(1000, 2, large=True) in range(4, 9)
+    # they are of whole runs, which alone decide how sums are joined
+    assert Reading(60, 1000, 1000).stretch(count_runs(60, RUNS), 2) == 12
+    assert Reading(2_000, 1000, 1000).stretch(count_runs(2_000, RUNS), 2) == 2
 
 
 def test_a_lost_worker_gets_no_more():
@@ -128,9 +117,3 @@ def test_a_lost_worker_gets_no_more():
     assert [turns.place({"a": 1}, 1) for _ in range(2)] == ["a"] * 2
     # a worker that comes catches up; one with two threads gets twice as many
     assert [turns.place({"a": 1, "c": 2}, 1) for _ in range(6)] == ["a"] * 2 + ["c"] * 4
-
-
-def test_runs_are_those_of_the_fold():
-    """Stretches are of whole runs, which alone decide how sums are joined."""
-    assert Reading(60, 1000, 1000).stretch(count_runs(60, RUNS), 2) == 12
-    assert Reading(2_000, 1000, 1000).stretch(count_runs(2_000, RUNS), 2) == 2

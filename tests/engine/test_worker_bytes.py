@@ -164,42 +164,36 @@ def test_bytes_of_a_search_on_rows_drawn_from_all_do_not_depend_on_the_rows(coun
 N_SMALL, D = 3_000, 16  # chunks of 64 rows, and features, of a first pass
 
 
-def first_passes(counted, tmp_path, n_sampled, coreset_rule=None):
-    """What a first pass makes on threads and on workers, and the bytes that the client received from the latter."""
+def test_a_first_pass_sends_the_client_little_more_than_the_sample(counted, tmp_path):
+    """Each chunk alone has 64 candidates at least, and fewer rows than the coreset, which workers reduce.
+
+    Chunks that workers hold, sampled rows and the coreset are those of threads.
+    """
     relay, client = counted
-    path, found = tmp_path / "rows.npy", []
-    np.save(path, np.random.default_rng(0).random((64 * N_SMALL, D), np.float32))
-    reader = RowReader(open_source(path), 64 * 4 * D, "euclidean", "raise")
-    rule = SampleRule.of(n_sampled, 7, 64 * N_SMALL, NO_WEIGHTS)
-    for chosen in (2, client):
-        with open_executor(chosen) as executor:
-            before, context = relay.n_received, PassContext(executor=executor, reader=reader)
-            sketch, gathered = make_sketch("identity", D, 0, D), Gathered(rule, coreset_rule)
-            found.append(sketch_pass(context, gathered, Stage("sketch"), sketch=sketch))
-            received = relay.n_received - before
-            assert coreset_rule is not None or len(found[-1].blocks.handles) == N_SMALL
-    return *found, received
-
-
-def test_the_first_pass_sends_the_client_little_more_than_the_sample(counted, tmp_path):
-    """Each chunk alone has 64 candidates at least; chunks that workers hold and sampled rows are those of threads."""
-    threads, workers, received = first_passes(counted, tmp_path, 2_000)
-    assert_same_sample(workers.sample, threads.sample)
-    assert_array_equal(workers.chunk_rows, threads.chunk_rows)
-    assert workers.blocks.total_d2norm == threads.blocks.total_d2norm
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).random((64 * N_SMALL, D), np.float32))
+    reader = RowReader(open_source(tmp_path / "rows.npy"), 64 * 4 * D, "euclidean", "raise")
     sample_bytes = (2_000 + 1) * (4 * D + 16)
-    assert received <= 1.25 * sample_bytes + MOST_TOLD * N_SMALL + MOST_CALLS * CALL_BYTES
-
-
-def test_a_coreset_is_reduced_where_its_rows_are_read(counted, tmp_path):
-    """Each chunk has fewer rows than the coreset, so all rows would travel if their parts were joined by the client."""
-    threads, workers, received = first_passes(counted, tmp_path, 100, CoresetRule(500, 5, seed=3))
-    for name in ("X", "weights", "places"):
-        assert_array_equal(getattr(workers.coreset, name), getattr(threads.coreset, name))
-    assert received <= 0.3 * 64 * N_SMALL * 4 * D
-
-
-def assert_same_sample(got, wanted):
-    assert_array_equal(got.X, wanted.X)
-    assert_array_equal(got.rows, wanted.rows)
-    assert got.complete == wanted.complete
+    for n_sampled, coreset_rule, most in (
+        (2_000, None, 1.25 * sample_bytes + MOST_TOLD * N_SMALL + MOST_CALLS * CALL_BYTES),
+        (100, CoresetRule(500, 5, seed=3), 0.3 * 64 * N_SMALL * 4 * D),
+    ):
+        found, rule = [], SampleRule.of(n_sampled, 7, 64 * N_SMALL, NO_WEIGHTS)
+        for chosen in (2, client):
+            with open_executor(chosen) as executor:
+                before, context = relay.n_received, PassContext(executor=executor, reader=reader)
+                sketch, gathered = make_sketch("identity", D, 0, D), Gathered(rule, coreset_rule)
+                found.append(sketch_pass(context, gathered, Stage("sketch"), sketch=sketch))
+                received = relay.n_received - before
+        threads, workers = found
+        assert received <= most
+        if coreset_rule is None:
+            assert len(workers.blocks.handles) == len(threads.blocks.handles) == N_SMALL
+            assert workers.sample.complete == threads.sample.complete
+            assert workers.blocks.total_d2norm == threads.blocks.total_d2norm
+            assert_array_equal(workers.chunk_rows, threads.chunk_rows)
+            pairs = [(workers.sample, threads.sample, ("X", "rows"))]
+        else:
+            pairs = [(workers.coreset, threads.coreset, ("X", "weights", "places"))]
+        for got, wanted, names in pairs:
+            for name in names:
+                assert_array_equal(getattr(got, name), getattr(wanted, name))
