@@ -38,7 +38,7 @@ def fingerprint(source: RowSource) -> dict[str, Any]:
     if source.origin.made_with:
         described["made_with"] = json.loads(json.dumps(dict(source.origin.made_with)))
     if source.origin.files:
-        return {**described, "files": [file_fingerprint(path) for path in source.origin.files]}
+        return {**described, "files": [file_fingerprint(path) for path in dict.fromkeys(source.origin.files)]}
     return {**described, "sample": None if source.access.streams or source.computed else _sampled_rows(source)}
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest

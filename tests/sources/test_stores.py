@@ -111,7 +111,9 @@ class TestWhatItSays:
         with pytest.raises(SourceError, match="do not have the digest"):
             open_source(tmp_path / "s.zarr")
 
-    @cases("text", ['"streamkm_store"', '{"attributes": {"streamkm_store": 3}}', '["streamkm_store"]'])
+    @pytest.mark.parametrize(
+        "text", ['"streamkm_store"', '{"attributes": {"streamkm_store": 3}}', '["streamkm_store"]']
+    )
     def test_damaged_provenance(self, stored, tmp_path, text):
         (tmp_path / "s.zarr" / "zarr.json").write_text(text)
         with pytest.raises(SourceError, match="is not of a sketch store, or is damaged"):
