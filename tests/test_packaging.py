@@ -100,9 +100,8 @@ def test_the_readme_is_one_screen_and_its_links_lead_somewhere():
 def test_the_chart_is_drawn_from_results_that_are_here(tmp_path):
     pytest.importorskip("matplotlib")
     from tests.benchmarks import bench_curves
-    from tests.benchmarks.raw_rows import read
 
-    rows = read(bench_curves.RESULTS)
+    rows = bench_curves.read(bench_curves.RESULTS)
     assert {tuple(row) for row in rows} == {bench_curves.COLUMNS}
     bench_curves.draw(rows, tmp_path / "drawn.svg")
     kept, drawn = (

@@ -19,28 +19,20 @@ from tests.benchmarks import (
     bench_cluster,
     bench_dedupe,
     bench_digits,
-    bench_file,
     bench_kernel,
     bench_many,
-    bench_memory,
     bench_nearest,
-    bench_sketch,
     bench_sketches,
     bench_start,
     bench_stream,
-    bench_svmlight,
     bench_topics,
     bench_updates,
 )
 from tests.benchmarks.measure import Row, Settings, machine, table, to_json, versions
 
 BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
-    "svmlight": ("ab", bench_svmlight.run),
-    "sketch": ("c", bench_sketch.run),
-    "topics": ("ef", bench_topics.run),
+    "topics": ("efh", bench_topics.run),
     "digits": ("g", bench_digits.run),
-    "file": ("h", bench_file.run),
-    "memory": ("t", bench_memory.run),
     "start": ("k", bench_start.run),
     "stream": ("p", bench_stream.run),
     "sketches": ("lmno", bench_sketches.run),
@@ -81,13 +73,8 @@ def main(argv: list[str] | None = None) -> list[Row]:
     parser.add_argument("--data", type=Path, help="folder of the data; needed unless --quick")
     parser.add_argument("--mnist", type=Path, help="HDF5 file of images X and digits y, to make the digits from")
     parser.add_argument("--quick", action="store_true", help="small data, one run, no verdicts")
-    parser.add_argument("--runs", type=int, default=3, help="runs of each thing; the median counts")
-    parser.add_argument("--peer-runs", type=int, default=1, help="runs of peers that take over a minute")
+    parser.add_argument("--runs", type=int, default=3, help="of each thing; the median counts")
     parser.add_argument("--peer-limit", type=float, default=600, help="seconds after which a peer is given up")
-    parser.add_argument(
-        "--best-of", type=int, default=0, help="run so many starts of scikit-learn for the bound of row e"
-    )
-    parser.add_argument("--reuse", action="store_true", help="take results of peers from FOLDER/peers.json")
     parser.add_argument("--json", type=Path, help="also write all figures here")
     args = parser.parse_args(argv)
     if args.data is None and not args.quick:
@@ -97,9 +84,7 @@ def main(argv: list[str] | None = None) -> list[Row]:
         if args.quick:
             folder /= "quick"
         folder.mkdir(parents=True, exist_ok=True)
-        settings = Settings(
-            folder, args.quick, args.runs, args.peer_runs, args.reuse, args.mnist, args.best_of, args.peer_limit
-        )
+        settings = Settings(folder, args.quick, args.runs, args.mnist, args.peer_limit)
         rows = run(args.names, settings)
     print()
     print(table(rows))

@@ -12,10 +12,13 @@ run that was stopped goes on with the same command. The commit of a row is the l
 from __future__ import annotations
 
 import argparse
+import csv
 import logging
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,6 @@ from tests.benchmarks.measure import ROOT, MissingPeerError, Settings, machine, 
 from tests.benchmarks.methods import METHODS, OURS, Method
 from tests.benchmarks.peers import load
 from tests.benchmarks.quality import objective
-from tests.benchmarks.raw_rows import append, commit, read
 
 HERE = Path(__file__).parent
 RESULTS, PICTURE = HERE / "results" / "curves.csv", ROOT / "examples" / "curves.svg"
@@ -61,18 +63,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of what runs may take.
-
-    Attributes
-    ----------
-    threads : int
-    run_s, all_s : float
-        Seconds of a run, and after which no run starts.
-    """
+    """Of what runs may take."""
 
     threads: int
-    run_s: float
-    all_s: float
+    run_s: float  # seconds of a run
+    all_s: float  # after which no run starts
 
 
 def tasks(settings: Settings) -> list[Task]:
@@ -131,7 +126,7 @@ def measure(todo: Sequence[Task], methods: Sequence[Method], seeds: Sequence[int
             given_up.add((task.name, method.name))  # more of it would take longer
             continue
         row |= {name: str(found[name]) for name in ("n", "d", "seconds_cpu", "seconds_wall", "objective")}
-        append(out, COLUMNS, [row])
+        append(out, row)
         log.info("%s", ", ".join(row[name] for name in ("data", "method", "effort", "seconds_cpu", "objective")))
 
 
@@ -175,6 +170,38 @@ def _row(task: Task, method: Method, effort: int, seed: int, threads: int) -> di
 def _child(limits: Limits, **request: Any) -> dict[str, Any]:
     environment = {**WAIT, **dict.fromkeys(THREADS, str(limits.threads))}
     return run_child("call", environment, limits.run_s, function="bench_curves:one", threads=limits.threads, **request)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV of runs; none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def append(path: Path, row: dict[str, str]) -> None:
+    """Write a row behind those of a file, which is made where there is none."""
+    new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+@lru_cache
+def commit(*code: str) -> str:
+    """The last commit that changed these paths, with a plus if they were changed since."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words, "--", *code], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+    try:
+        return git("log", "-1", "--format=%h").strip() + ("+" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError) as error:
+        log.warning("the commit is written as unknown: %s", error)
+        return "unknown"
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -17,7 +17,7 @@ def run(settings: Settings) -> list[Row]:
     what = f"fit from {path.name}, k={k}"
     exact = Contest("g", what, "scikit-learn KMeans in memory, one start", "kmeans", 40, {}, BOUND, heavy=False)
     others = [
-        Contest("g", what, "faiss Kmeans, 25 iterations", "faiss", 5, {}),
+        Contest("g", what, "faiss Kmeans, 25 iterations", "faiss", 5, {"effort": {"niter": 25}}),
         Contest("g", what, "MiniBatchKMeans.partial_fit, predict", "minibatch_stream", 1, {}, heavy=False),
         Contest("g", what, "sample of 30,000, KMeans, assign", "sample_assign", 2, {}),
         Contest("g", what, "dask-ml KMeans", "dask_ml", 100, {}),

@@ -24,7 +24,6 @@ from streamkm.core.process import ONE_BLAS_THREAD
 from streamkm.engine import open_executor
 from tests.benchmarks import data as datasets
 from tests.benchmarks.measure import MissingPeerError, Row, Settings, run_child
-from tests.benchmarks.quality import objective
 
 FITS = {
     (300_000, 1024): (0.9925, 2.0, {"max_iter": 20}),
@@ -46,39 +45,15 @@ def run(settings: Settings) -> list[Row]:
     return [*rows, *_assignments(settings, np.load(paths[min(paths)]))]
 
 
-def fit_rows(path: str, k: int, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of a fit from a file to labels, and the objective of these about their own means."""
-    from streamkm import StreamKMeans
-
-    started = time.perf_counter()
-    labels = np.asarray(StreamKMeans(k, random_state=0, progress=False, **parameters).fit(path).labels_)
-    return {"seconds": time.perf_counter() - started, "objective": objective(Path(path), labels)}
-
-
-def faiss_rows(path: str, k: int) -> dict[str, Any]:
-    """The same of faiss' k-means, which takes rows in memory, and a search."""
-    try:
-        import faiss
-    except ImportError as error:
-        return {"missing": str(error)}
-    started = time.perf_counter()
-    X = np.load(path)
-    found = faiss.Kmeans(X.shape[1], k, niter=10, max_points_per_centroid=len(X), seed=1)
-    found.train(X)
-    labels = found.index.search(X, 1)[1][:, 0]
-    return {"seconds": time.perf_counter() - started, "objective": objective(Path(path), labels)}
-
-
 def _fit(settings: Settings, path: Path, k: int, most: float, faster: float, parameters: dict[str, Any]) -> Row:
     """A fit against faiss'."""
     ours, theirs = [], []
     what = f"{path.stem}, k={k:,}, {parameters}"
-    for _ in range(1 if settings.quick else settings.peer_runs if k > LONG else settings.runs):
-        ours.append(run_child("call", function="bench_many:fit_rows", path=path, k=k, parameters=parameters))
+    for _ in range(1 if settings.quick or k > LONG else settings.runs):
+        ours.append(run_child("fit", data=path, k=k, **parameters))
         try:
-            theirs.append(
-                run_child("call", limit_s=settings.peer_limit_s, function="bench_many:faiss_rows", path=path, k=k)
-            )
+            peer = {"name": "faiss", "data": path, "k": k, "seed": 0, "effort": {"niter": 10}}
+            theirs.append(run_child("peer", limit_s=settings.peer_limit_s, **peer))
         except MissingPeerError as missing:
             return Row("y", what, "faiss, 10 iterations", note=str(missing))
     ratio = median(b["seconds"] / a["seconds"] for a, b in zip(ours, theirs, strict=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,16 +30,9 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Mixture:
-    """Gaussian clusters; the largest has ten times the rows of the smallest.
+    """Gaussian clusters; the largest has ten times the rows of the smallest."""
 
-    Attributes
-    ----------
-    n_rows : int
-        Of the whole stream.
-    seed : int
-    """
-
-    n_rows: int
+    n_rows: int  # of the whole stream
     seed: int = 0
 
     @cached_property
@@ -63,11 +56,6 @@ class Mixture:
         labels = np.searchsorted(self.bounds, shares, side="right").clip(0, K - 1)
         return self.centers[labels] + rng.standard_normal((CHUNK_ROWS, N_FEATURES), np.float32)
 
-    def chunks(self, *, in_order: bool) -> Iterator[NDArray[np.float32]]:
-        """All chunks of the stream."""
-        for number in range(self.n_rows // CHUNK_ROWS):
-            yield self.chunk(number, in_order=in_order)
-
     def objective(self, centers: Any) -> float:
         """Mean squared distance of fresh rows to the nearest of `centers`."""
         from sklearn.metrics import pairwise_distances_argmin_min
@@ -84,9 +72,13 @@ def run(settings: Settings) -> list[Row]:
     """Row p."""
     n_rows = N_ROWS // QUICK if settings.quick else N_ROWS
     peer_rows = PEER_ROWS // QUICK if settings.quick else PEER_ROWS
-    ours = {order: _child("ours", rows=n_rows, in_order=order) for order in (False, True)}
-    shorter = {order: _child("ours", rows=peer_rows, in_order=order) for order in (False, True)}
-    theirs = {order: _child("minibatch", rows=peer_rows, in_order=order) for order in (False, True)}
+    ours, shorter, theirs = (
+        {
+            order: run_child("call", function=f"bench_stream:{name}", rows=each, in_order=order)
+            for order in (False, True)
+        }
+        for name, each in (("ours", n_rows), ("ours", peer_rows), ("minibatch", peer_rows))
+    )
     marks = ours[False]["marks"]
     growth = marks[-1]["rss_mib"] / marks[0]["rss_mib"]
     ratio = ours[True]["objective"] / ours[False]["objective"]
@@ -113,23 +105,23 @@ def run(settings: Settings) -> list[Row]:
     return rows
 
 
-def _child(function: str, **arguments: Any) -> dict[str, Any]:
-    return run_child("call", function=f"bench_stream:{function}", **arguments)
-
-
 def ours(rows: int, in_order: bool) -> dict[str, Any]:
     """Streamkm: memory at the marks, rate, objective of the centers at the end."""
-    from streamkm.fitting.streams.clusters import StreamSettings, cluster_coreset
+    import psutil
 
-    stream = _stream()
+    from streamkm.cluster.sampling.coreset import CoresetRule
+    from streamkm.fitting.streams.clusters import StreamSettings, cluster_coreset
+    from streamkm.fitting.streams.stream import Stream, stream_size
+
+    stream = Stream(CoresetRule(stream_size(K, 4 * N_FEATURES), K, 0))
     found: dict[str, Any] = {"marks": []}
 
     def look(done: int) -> None:
         if done in {mark * rows // N_ROWS for mark in MARKS}:
-            found["marks"].append({"rows": done, "rss_mib": _rss_mib(), "kept_mib": stream.n_bytes / MIB})
+            found["marks"].append({"rows": done, "rss_mib": psutil.Process().memory_info().rss / MIB})
 
     mixture = Mixture(rows)
-    found["rate"] = _reader(mixture, in_order, stream.add, look)
+    found["rate"] = _rate(mixture, in_order, stream.add, look)
     found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     started = time.perf_counter()
     seeds = np.random.SeedSequence(0)
@@ -147,30 +139,17 @@ def minibatch(rows: int, in_order: bool) -> dict[str, Any]:
 
     mixture = Mixture(rows)
     fitted = MiniBatchKMeans(K, n_init=3, random_state=0)
-    rate = _reader(mixture, in_order, fitted.partial_fit, lambda done: None)
+    rate = _rate(mixture, in_order, fitted.partial_fit, lambda done: None)
     return {"rate": rate, "objective": mixture.objective(fitted.cluster_centers_)}
 
 
-def _stream() -> Any:
-    from streamkm.cluster.sampling.coreset import CoresetRule
-    from streamkm.fitting.streams.stream import Stream, stream_size
-
-    return Stream(CoresetRule(stream_size(K, 4 * N_FEATURES), K, 0))
-
-
-def _reader(mixture: Mixture, in_order: bool, take: Callable[[Any], Any], look: Callable[[int], None]) -> float:
+def _rate(mixture: Mixture, in_order: bool, take: Callable[[Any], Any], look: Callable[[int], None]) -> float:
     """Feed the stream; rows a second of taking them alone."""
-    took, done = 0.0, 0
-    for X in mixture.chunks(in_order=in_order):
+    took = 0.0
+    for number in range(mixture.n_rows // CHUNK_ROWS):
+        X = mixture.chunk(number, in_order=in_order)
         started = time.perf_counter()
         take(X)
         took += time.perf_counter() - started
-        done += len(X)
-        look(done)
-    return done / took
-
-
-def _rss_mib() -> float:
-    import psutil
-
-    return psutil.Process().memory_info().rss / MIB
+        look((number + 1) * CHUNK_ROWS)
+    return mixture.n_rows / took

@@ -4,9 +4,8 @@
 counts from its start, and from where packages are imported; and the processor seconds of all of it, which other
 processes change less. "command" is ``streamkm fit``, which writes labels and a model as well.
 The peers read CSV by `pandas.read_csv` in chunks and Parquet by batches of pyarrow (pandas) or polars, give each to
-`MiniBatchKMeans.partial_fit`, and read once more to predict and score. Those that end in "_fit" read the whole file
-into a frame and call `MiniBatchKMeans.fit`, as users write who have the memory for it. Threads of peers that wait do so
-asleep, with one thread of BLAS: otherwise what they wait would count as work.
+`MiniBatchKMeans.partial_fit`, and read once more to predict and score. Threads of peers that wait do so asleep, with
+one thread of BLAS: otherwise what they wait would count as work.
 """
 
 from __future__ import annotations
@@ -88,39 +87,17 @@ def polars_parquet(path: str) -> float:
     return by_pieces(lambda: (frame.to_numpy(order="c") for frame in lazy.collect_batches(chunk_size=50_000)))
 
 
-def whole(X) -> float:
-    """Fit and label all rows of a frame that is in memory; give the objective."""
-    from sklearn.cluster import MiniBatchKMeans
-
-    return float(MiniBatchKMeans(K, random_state=0).fit(X).inertia_)
-
-
-def pandas_fit(path: str) -> float:
-    import pandas as pd
-
-    return whole(pd.read_parquet(path).to_numpy())
-
-
-def polars_fit(path: str) -> float:
-    import polars as pl
-
-    return whole(pl.read_parquet(path).to_numpy())
-
-
 PACKAGES = {
     "ours": ("streamkm", "pyarrow"),
     "command": (),
     "pandas_csv": ("pandas", "sklearn.cluster"),
     "pandas_parquet": ("pandas", "pyarrow.parquet", "sklearn.cluster"),
     "polars_parquet": ("polars", "sklearn.cluster"),
-    "pandas_fit": ("pandas", "pyarrow.parquet", "sklearn.cluster"),
-    "polars_fit": ("polars", "sklearn.cluster"),
 }
 RUNS = {
     "csv": (ours, command, pandas_csv),
-    "parquet": (ours, command, pandas_parquet, polars_parquet, pandas_fit, polars_fit),
+    "parquet": (ours, command, pandas_parquet, polars_parquet),
 }
-ASLEEP = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 
 def measured(name: str, path: str) -> dict[str, float]:
@@ -128,7 +105,7 @@ def measured(name: str, path: str) -> dict[str, float]:
     program = [sys.executable, "-m", "tests.benchmarks.bench_tables", "--run", name, path]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     if name not in {"ours", "command"}:
-        environment |= ASLEEP
+        environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     told = json.loads(subprocess.run(program, capture_output=True, check=True, env=environment).stdout)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -152,7 +129,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("rows", type=int, nargs="?", default=ROWS)
     parser.add_argument("--runs", type=int, default=2, help="runs of each, of which the fastest is told")
-    parser.add_argument("--without", nargs="*", default=(), help="names of peers to leave out")
     parser.add_argument("--run", nargs=2, metavar=("NAME", "PATH"), help="one, in this process")
     options = parser.parse_args()
     if options.run:
@@ -162,7 +138,7 @@ def main() -> None:
         write(Path(folder), options.rows)
         for form, functions in RUNS.items():
             mine = None
-            for name in (function.__name__ for function in functions if function.__name__ not in options.without):
+            for name in (function.__name__ for function in functions):
                 runs = [measured(name, f"{folder}/x.{form}") for _ in range(options.runs)]
                 best = min(runs, key=lambda each: each["seconds"])
                 mine = mine or best

@@ -3,8 +3,8 @@
     python -m tests.benchmarks updates --data FOLDER
 
 All methods take the same steps of `moving_groups`, each in a process of its own. The objective of a step is that of all
-rows so far, weighted by the half-life, over that of a fit of the same rows with as many clusters. River sees every
-tenth row. Figures are medians over seeds. What an update of few new rows takes is measured on other data.
+rows so far, weighted by the half-life, over that of a fit of the same rows with as many clusters. Figures are medians
+over seeds. What an update of few new rows takes is measured on other data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.benchmarks import data
 from tests.benchmarks.make_embeddings import Embeddings, write
 from tests.benchmarks.measure import MissingPeerError, Row, Settings, missing, run_child
 from tests.benchmarks.moving_groups import MovingGroups, Step
@@ -59,7 +58,7 @@ def run(settings: Settings) -> list[Row]:
         rows.append(_against(what, "StreamKMeans of all rows, matched", ours, fits, ratios, figures))
         if options["n_clusters"] == K:
             rows += _peers(settings, world, seeds, fits)
-    return rows + [_update_and_fit(settings, kind) for kind in ("dense", "sparse")]
+    return [*rows, _update_and_fit(settings)]
 
 
 def _child(function: str, **arguments: Any) -> dict[str, Any]:
@@ -180,33 +179,28 @@ def objective(seen: Seen, centers: NDArray[np.float64]) -> float:
     return total
 
 
-def _update_and_fit(settings: Settings, kind: str) -> Row:
+def _update_and_fit(settings: Settings) -> Row:
     """One line: an update by few new rows, and a fit of all rows."""
-    if kind == "dense":
-        n_rows, k = (20_000, 50) if settings.quick else (1_000_000, 1000)
-        path = settings.folder / f"embeddings64-{n_rows}.npy"
-        if not path.exists():
-            write(path, Embeddings(n_dims=64), n_rows)
-    else:
-        n_rows, k, path = (4000 if settings.quick else 200_000), 50, data.topics(settings)
+    n_rows, k = (20_000, 50) if settings.quick else (1_000_000, 1000)
+    path = settings.folder / f"embeddings64-{n_rows}.npy"
+    if not path.exists():
+        write(path, Embeddings(n_dims=64), n_rows)
     found = _child("timed", path=str(path), k=k)
     share, quality = found["update"] / found["fit"], found["followed"] / found["fitted"]
     note = (
-        f"{kind}: medians of {N_UPDATES} updates, one fit; first update {found['first']:.2f} processor seconds; "
+        f"medians of {N_UPDATES} updates, one fit; first update {found['first']:.2f} processor seconds; "
         f"the objective after the updates is {quality:.4f} of that of the fit"
     )
-    return Row("B", f"update by {NEW_SHARE:.0%} new rows, {n_rows:,} rows, {kind}, k={k}", "StreamKMeans of all rows",
+    return Row("B", f"update by {NEW_SHARE:.0%} new rows, {n_rows:,} rows, k={k}", "StreamKMeans of all rows",
                f"{share:.3f} of the time", f"{found['update']:.2f} s", f"{found['fit']:.2f} s", note=note,
                figures=found)  # fmt: skip
 
 
 def timed(path: str, k: int) -> dict[str, float]:
     """Processor seconds of updates by new rows, and of a fit of all rows; both after small ones that compile."""
-    import scipy.sparse as sp
-
     from streamkm import IncrementalKMeans, StreamKMeans
 
-    X: Any = sp.load_npz(path).tocsr() if path.endswith(".npz") else np.load(path)
+    X = np.load(path)
     n_new = int(NEW_SHARE * X.shape[0])
     n_old = X.shape[0] - N_UPDATES * n_new
     options: dict[str, Any] = {"random_state": 0, "progress": False}

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.benchmarks.quality import objective
+
 
 def fit(
     data: Path, k: int, seed: int = 0, out: str | None = None, repeats: int = 0, **parameters: Any
@@ -43,17 +45,12 @@ def fit(
     seconds, fitted = once()
     whole = _whole()
     later = [once()[0] for _ in range(repeats)]
-    n_rows = len(fitted.labels_)
     return {
         "seconds": seconds,
         "whole": whole,
         "later": float(np.median(later)) if later else None,
-        "inertia": fitted.inertia_ / n_rows,
-        "objective": _objective(data, fitted.labels_),
+        "objective": objective(data, fitted.labels_),
         "stages": {stage.name: stage.seconds for stage in fitted.stages_},
-        "steps": _steps(fitted.history_),
-        "distortion": fitted.distortion_,
-        "n_rows": n_rows,
         "sketch": fitted.plan_.sketch,
         "n_components": fitted.n_components_,
     }
@@ -67,10 +64,7 @@ def seeds(data: Path, k: int, count: int) -> dict[str, Any]:
 
     X = sp.load_npz(data)
     fits = [StreamKMeans(k, random_state=seed, progress=False).fit(X) for seed in range(count)]
-    return {
-        "objectives": [_objective(data, fitted.labels_) for fitted in fits],
-        "inertias": [fitted.inertia_ / len(fitted.labels_) for fitted in fits],
-    }
+    return {"objectives": [objective(data, fitted.labels_) for fitted in fits]}
 
 
 def peer(name: str, data: Path, **arguments: Any) -> dict[str, Any]:
@@ -78,59 +72,11 @@ def peer(name: str, data: Path, **arguments: Any) -> dict[str, Any]:
     from tests.benchmarks.peers import PEERS
 
     try:
-        run = PEERS[name](data, **arguments)
+        seconds, labels = PEERS[name](data, **arguments)
     except ImportError as error:
         return {"missing": str(error)}
     whole = _whole()
-    inertia = None if run.inertia is None else run.inertia / len(run.labels)
-    quality = _objective(data, run.labels)
-    return {"seconds": run.seconds, "whole": whole, "inertia": inertia, "objective": quality, "n_iter": run.n_iter}
-
-
-def parse(data: Path, n_threads: int, passes: int = 1) -> dict[str, Any]:
-    """Streamkm's svmlight reader alone, chunk by chunk, after the kernels are loaded."""
-    from streamkm.sources.chunks import default_chunk_bytes
-    from streamkm.sources.svmlight_text import SvmlightSource
-    from tests.benchmarks.bench_svmlight import read_all
-
-    source = SvmlightSource([data])
-    chunk_bytes = default_chunk_bytes(source)  # as a fit reads it
-    source.read(source.chunks(1 << 16)[0])
-    started = time.perf_counter()
-    for _ in range(passes):
-        read_all(source, chunk_bytes, n_threads)
-    return {"seconds": time.perf_counter() - started, "whole": _whole()}
-
-
-def parse_sklearn(data: Path) -> dict[str, Any]:
-    """scikit-learn's svmlight reader."""
-    from sklearn.datasets import load_svmlight_file
-
-    started = time.perf_counter()
-    load_svmlight_file(str(data))
-    return {"seconds": time.perf_counter() - started, "whole": _whole()}
-
-
-def limited(data: Path, k: int, limit: str) -> dict[str, Any]:
-    """A fit of a file under a memory limit: its peak, as the operating system accounts it, and what was projected."""
-    from streamkm import StreamKMeans
-
-    started = time.perf_counter()
-    fitted = StreamKMeans(k, memory_limit=limit, random_state=0, progress=False).fit(data)
-    seconds = time.perf_counter() - started
-    with open("/proc/self/status") as file:
-        status = dict(line.split(":", 1) for line in file)
-    return {
-        "seconds": seconds,
-        "peak": int(status["VmHWM"].split()[0]) * 1024,
-        "projected": fitted.plan_.peak_bytes,
-        "limit": fitted.plan_.limit_bytes,
-        "inertia": fitted.inertia_,
-        "cluster_on": fitted.plan_.cluster_on,
-        "space": fitted.assign_space_,
-        "read_bytes": sum(stage.read_bytes for stage in fitted.stages_),
-        "stages": {stage.name: stage.seconds for stage in fitted.stages_},
-    }
+    return {"seconds": seconds, "whole": whole, "objective": objective(data, labels)}
 
 
 def call(function: str, **arguments: Any) -> Any:
@@ -153,23 +99,12 @@ def first_fits(data: Path, k: int, count: int) -> dict[str, Any]:
     return {"seconds": took[0], "fits": took, "whole": whole}
 
 
-def _objective(data: Path, labels: Any) -> float:
-    from tests.benchmarks.quality import objective
-
-    return objective(data, labels)
-
-
-def _steps(history: list[dict[str, Any]]) -> dict[str, int]:
-    stages = [entry["stage"] for entry in history]
-    return {stage: stages.count(stage) for stage in dict.fromkeys(stages)}
-
-
 def _whole() -> float:
     """Seconds since this process was spawned."""
     return time.time() - float(os.environ.get("BENCHMARK_SPAWNED", "nan"))
 
 
-METHODS = {method.__name__: method for method in (fit, seeds, peer, parse, parse_sklearn, limited, call, first_fits)}
+METHODS = {method.__name__: method for method in (fit, seeds, peer, call, first_fits)}
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ from tests.benchmarks.measure import (
     MissingPeerError,
     Row,
     Settings,
-    cached,
     middle,
     missing,
     paired,
@@ -26,34 +25,16 @@ Runs = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """A fit against a peer.
+    """A fit against a peer."""
 
-    Attributes
-    ----------
-    row, what : str
-        Of the table.
-    peer : str
-        For people.
-    name : str
-        Function of `peers`.
-    faster : float or None
-        How many times faster streamkm is to be.
-    arguments : dict
-        Of the peer, beside data, k and seed.
-    at_most : float or None
-        Its objective times this bounds ours.
-    heavy : bool
-        Left out in quick runs.
-    """
-
-    row: str
+    row: str  # of the table
     what: str
-    peer: str
-    name: str
-    faster: float | None
-    arguments: dict[str, Any]
-    at_most: float | None = None
-    heavy: bool = True
+    peer: str  # for people
+    name: str  # of `peers.PEERS`
+    faster: float | None  # how many times faster streamkm is to be
+    arguments: dict[str, Any]  # of the peer, beside data, k and seed
+    at_most: float | None = None  # its objective times this bounds ours
+    heavy: bool = True  # left out in quick runs
 
 
 def hold(
@@ -66,9 +47,8 @@ def hold(
     """
 
     def theirs(run: int) -> dict[str, Any]:
-        key = f"{contest.name} {contest.arguments} {data.name} k={k} seed={run}"
         arguments = {"name": contest.name, "data": data, "k": k, "seed": run, **contest.arguments}
-        return cached(settings, key, lambda: run_child("peer", limit_s=settings.peer_limit_s, **arguments))
+        return run_child("peer", limit_s=settings.peer_limit_s, **arguments)
 
     try:
         our_runs, their_runs = paired(ours, theirs, settings)
@@ -99,7 +79,7 @@ def line(contest: Contest, ours: Runs, theirs: Runs, settings: Settings) -> Row:
         f"quoted: data ready to labels, first fit of a process, {middle(ours, 'seconds'):.2f} s to "
         f"{middle(theirs, 'seconds'):.2f} s; whole processes {middle(ours, 'whole'):.2f} to "
         f"{middle(theirs, 'whole'):.2f} s ({ratio_of(ours, theirs, 'whole'):.1f} x); objective ratio "
-        f"{quality / bound:.4f}; own inertia {middle(ours, 'inertia'):.6g} to {middle(theirs, 'inertia'):.6g}"
+        f"{quality / bound:.4f}"
     )
     later = middle(ours, "later")
     if not math.isnan(later):
@@ -131,8 +111,3 @@ class OurRuns:
         if run not in self._made or not self._settings.quick:
             self._made[run] = run_child("fit", seed=run, **self._arguments)
         return self._made[run]
-
-    @property
-    def last(self) -> list[dict[str, Any]]:
-        """The latest run of each seed."""
-        return list(self._made.values())

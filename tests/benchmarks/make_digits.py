@@ -28,13 +28,10 @@ NOISE_SD = 8.0  # of 255
 
 
 def deformation(rng: np.random.Generator, strength: float = 1.0) -> sp.csr_array:
-    """Draw a random affine map of images as a matrix; a smaller strength turns, shears, scales and shifts less.
+    """Draw a random affine map of images as a matrix (784, 784); a smaller strength deforms less.
 
-    Returns
-    -------
-    csr_array of shape (784, 784), float32
-        ``images @ result`` are the deformed images: each new pixel is the bilinear mean of the four old pixels around
-        the place where it comes from, and pixels from outside are 0.
+    ``images @ result`` are the deformed images: each new pixel is the bilinear mean of the four old pixels around the
+    place where it comes from, and pixels from outside are 0.
     """
     angle, shear = rng.normal(0, strength * TURN_SD), rng.normal(0, strength * SHEAR_SD)
     scale = 1 + rng.normal(0, strength * SCALE_SD)
@@ -59,21 +56,12 @@ def deformation(rng: np.random.Generator, strength: float = 1.0) -> sp.csr_array
 
 @dataclass(frozen=True)
 class Digits:
-    """The images that rows are made from.
+    """The images that rows are made from."""
 
-    Attributes
-    ----------
-    images : uint8 ndarray of shape (n, 784)
-    digits : integer ndarray of shape (n,)
-    seed : int
-    strength : float
-        Of deformations, beside the usual ones; noise stays as it is.
-    """
-
-    images: np.ndarray
-    digits: np.ndarray
+    images: np.ndarray  # uint8 (n, 784)
+    digits: np.ndarray  # (n,)
     seed: int = 0
-    strength: float = 1.0
+    strength: float = 1.0  # of deformations, beside the usual ones; noise stays as it is
 
     @classmethod
     def open(cls, path: str, seed: int = 0) -> Digits:

@@ -21,12 +21,7 @@ NOISE = 0.1  # of near-duplicates, in parts of the spread of a group
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """Where rows are drawn.
-
-    Attributes
-    ----------
-    n_groups, n_dims, seed : int
-    """
+    """Where rows are drawn."""
 
     n_groups: int = 20_000
     n_dims: int = 256

@@ -28,14 +28,7 @@ PARETO_SHAPE, PARETO_SCALE = 1.2, 20
 
 @dataclass(frozen=True)
 class Topics:
-    """The world that rows are drawn from.
-
-    Attributes
-    ----------
-    n_features, n_topics : int
-    seed : int
-        Rows and words depend on it alone.
-    """
+    """The world that rows are drawn from: a function of these values alone."""
 
     n_features: int = 47_236
     n_topics: int = 50
@@ -68,15 +61,7 @@ class Topics:
         return np.log1p(1 / share).astype(np.float32)
 
     def part(self, part: int) -> tuple[sp.csr_array, np.ndarray]:
-        """Draw one part.
-
-        Returns
-        -------
-        X : csr_array of shape (PART_ROWS, n_features), float32 with int32 indices
-            Rows of unit length, indices ascending.
-        y : int64 ndarray of shape (PART_ROWS,)
-            Topics.
-        """
+        """Draw one part: rows of unit length, float32 with ascending int32 indices, and their topics."""
         rng = np.random.default_rng([self.seed, part])
         y = rng.integers(self.n_topics, size=PART_ROWS)
         lengths = np.maximum(rng.poisson(MEAN_WORDS, PART_ROWS), MIN_WORDS)

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-SLOW_SECONDS = 60.0  # a peer slower than this is run `Settings.peer_runs` times
+SLOW_SECONDS = 60.0  # a peer slower than this runs once
 MISSING = "missing"
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
@@ -33,80 +33,33 @@ PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to measure.
+    """How to measure."""
 
-    Attributes
-    ----------
-    folder : Path
-        Where the data are, and what is kept between runs.
-    quick : bool
-        Small data, one run of each thing: shows that the scripts work, not how fast anything is.
-    runs : int
-        Runs of each thing.
-    peer_runs : int
-        Runs of peers that take over `SLOW_SECONDS`.
-    reuse : bool
-        Take results of peers from an earlier run on the same data with the same versions.
-    mnist : Path or None
-        HDF5 file with images ``X`` and digits ``y``, for data that must be made.
-    best_of : int
-        Starts of scikit-learn whose best bounds the quality of row e; 0: the figure measured before is quoted.
-    peer_limit_s : float
-        Seconds after which a peer is given up.
-    """
-
-    folder: Path
-    quick: bool = False
-    runs: int = 3
-    peer_runs: int = 1
-    reuse: bool = False
-    mnist: Path | None = None
-    best_of: int = 0
-    peer_limit_s: float = 600.0
+    folder: Path  # of the data
+    quick: bool = False  # small data, one run of each thing: shows that the scripts work, not how fast anything is
+    runs: int = 3  # of each thing; peers that take over `SLOW_SECONDS` run once
+    mnist: Path | None = None  # HDF5 file with images ``X`` and digits ``y``, for data that must be made
+    peer_limit_s: float = 600.0  # after which a peer is given up
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes
-    ----------
-    row : str
-        Letter in the list of targets.
-    what, peer : str
-    ratio : str
-        The figure that the target is about.
-    ours, theirs : str
-        Quality of both.
-    target : str
-    met : bool or None
-        None: no target, or nothing measured.
-    note : str
-        What is quoted, and what else was seen.
-    figures : dict
-        All numbers, for the JSON.
-    """
-
-    row: str
+    row: str  # letter in the list of targets
     what: str
     peer: str = "-"
-    ratio: str = ""
-    ours: str = ""
+    ratio: str = ""  # the figure that the target is about
+    ours: str = ""  # quality
     theirs: str = ""
     target: str = ""
-    met: bool | None = None
+    met: bool | None = None  # None: no target, or nothing measured
     note: str = ""
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)  # all numbers, for the JSON
 
 
 class MissingPeerError(RuntimeError):
-    """The peer has no result: its package is not installed, it failed, or it took too long.
-
-    Attributes
-    ----------
-    least_s : float
-        Seconds that it took at least, where it took too long.
-    """
+    """The peer has no result: its package is not installed, it failed, or it took `least_s` seconds at least."""
 
     def __init__(self, problem: str, least_s: float = 0.0):
         super().__init__(problem)
@@ -159,8 +112,7 @@ def paired(
     our_runs, their_runs = [], []
     for run in range(1 if settings.quick else settings.runs):
         our_runs.append(ours(run))
-        slow = bool(their_runs) and their_runs[-1]["seconds"] > SLOW_SECONDS
-        if not slow or run < settings.peer_runs:
+        if not their_runs or their_runs[-1]["seconds"] <= SLOW_SECONDS:
             their_runs.append(theirs(run))
     return our_runs, their_runs
 
@@ -178,19 +130,6 @@ def middle(runs: Sequence[dict[str, Any]], key: str) -> float:
     """Median of a figure; NaN where runs do not have it."""
     values = [run[key] for run in runs if run.get(key) is not None]
     return median(values) if values else math.nan
-
-
-def cached(settings: Settings, key: str, measure: Callable[[], Any]) -> Any:
-    """A result of a peer: kept in the folder by peer, data and versions, given back where `reuse` is set."""
-    path = settings.folder / "peers.json"
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    full = f"{key} {sorted((name, version) for name, version in versions().items() if name != 'streamkm')}"
-    if settings.reuse and full in kept:
-        return kept[full]
-    value = measure()
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**kept, full: value}, indent=1) + "\n")
-    return value
 
 
 def versions() -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 BETULA_LEAVES = 2000  # its default, for few clusters
@@ -27,7 +28,7 @@ def sklearn_kmeans(X: Any, k: int, seed: int, threads: int, **effort: Any) -> An
     """Lloyd's algorithm after k-means++."""
     from sklearn.cluster import KMeans
 
-    return KMeans(k, random_state=seed, **effort).fit(X).labels_
+    return KMeans(k, n_init=1, random_state=seed, **effort).fit(X).labels_
 
 
 def sklearn_minibatch(X: Any, k: int, seed: int, threads: int, **effort: Any) -> Any:
@@ -39,50 +40,22 @@ def sklearn_minibatch(X: Any, k: int, seed: int, threads: int, **effort: Any) ->
     return fitted.fit(X).labels_
 
 
-def faiss_kmeans(X: Any, k: int, seed: int, threads: int, **effort: Any) -> Any:
-    """Iterations on all rows from rows drawn at random, then a search."""
-    import faiss
-
-    return _faiss(faiss.Kmeans, X, k, seed, threads, **effort)
-
-
-def faiss_superkmeans(X: Any, k: int, seed: int, threads: int, **effort: Any) -> Any:
-    """The same with progressive pruning (ADSampling and PDX)."""
-    import faiss
-
-    return _faiss(faiss.SuperKmeans, X, k, seed, threads, **effort)
-
-
-def _faiss(method: Any, X: Any, k: int, seed: int, threads: int, **effort: Any) -> Any:
+def faiss_kmeans(X: Any, k: int, seed: int, threads: int, kind: str = "Kmeans", **effort: Any) -> Any:
+    """Iterations on all rows from rows drawn at random, then a search; "SuperKmeans" prunes (ADSampling and PDX)."""
     import faiss
 
     faiss.omp_set_num_threads(threads)
-    found = method(X.shape[1], k, max_points_per_centroid=len(X), seed=seed + 1, **effort)
+    found = getattr(faiss, kind)(X.shape[1], k, max_points_per_centroid=len(X), seed=seed + 1, **effort)
     found.train(X)
     return found.assign(X)[1]
 
 
-def superkmeans_flat(X: Any, k: int, seed: int, threads: int, **effort: Any) -> Any:
-    """Iterations on all rows, with no early end."""
-    given = {"hierarchical": False, "sampling_fraction": 1.0, "early_termination": False}
-    return _superkmeans(X, k, seed, threads, **given, **effort)
-
-
-def superkmeans_hierarchical(X: Any, k: int, seed: int, threads: int, **effort: Any) -> Any:
-    """Clusters of clusters, then refinement."""
-    return _superkmeans(X, k, seed, threads, hierarchical=True, sampling_fraction=1.0, **effort)
-
-
-def superkmeans_quantized(X: Any, k: int, seed: int, threads: int, **effort: Any) -> Any:
-    """Flat, on bytes (sq8); labels are exact."""
-    given = {"hierarchical": False, "sampling_fraction": 1.0, "early_termination": False, "quantizer": "sq8"}
-    return _superkmeans(X, k, seed, threads, **given, **effort)
-
-
-def _superkmeans(X: Any, k: int, seed: int, threads: int, **effort: Any) -> Any:
+def superkmeans(X: Any, k: int, seed: int, threads: int, **effort: Any) -> Any:
+    """Flat iterations on all rows, or clusters of clusters; labels are exact on bytes (sq8), too."""
     from superkmeans import SuperKMeans
 
-    found = SuperKMeans(k, X.shape[1], n_threads=threads, seed=seed + 1, max_points_per_cluster=len(X), **effort)
+    given = {"sampling_fraction": 1.0, "max_points_per_cluster": len(X), **effort}
+    found = SuperKMeans(k, X.shape[1], n_threads=threads, seed=seed + 1, **given)
     return found.assign(X, found.train(X))
 
 
@@ -117,37 +90,24 @@ def clostera_auto(X: Any, k: int, seed: int, threads: int, **effort: Any) -> Any
     return Clusterer(k=k, metric="sqeuclidean", algorithm="auto", seed=seed, **effort).fit(X).labels_
 
 
-def sparsekmeans_lloyd(X: Any, k: int, seed: int, threads: int, **effort: Any) -> Any:
-    """Lloyd's algorithm by products of sparse matrices."""
+def sparsekmeans(X: Any, k: int, seed: int, threads: int, variant: str = "LloydKmeans", **effort: Any) -> Any:
+    """Lloyd's or Elkan's algorithm by products of sparse matrices."""
     import scipy.sparse as sp
-    from sparsekmeans import LloydKmeans
+    import sparsekmeans as package
 
     X = sp.csr_matrix((X.data, X.indices, X.indptr), shape=X.shape)  # it knows no csr_array
-    return LloydKmeans(n_clusters=k, n_threads=threads, random_state=seed, **effort).fit(X)
+    return getattr(package, variant)(n_clusters=k, n_threads=threads, random_state=seed, **effort).fit(X)
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of the chart.
+    """A method of the chart."""
 
-    Attributes
-    ----------
-    name : str
-        For people.
-    package : str
-        As it is installed.
-    run : callable
-    efforts : tuple of dict
-        Arguments of `run`, cheapest first.
-    dense, sparse : bool
-        Rows that it takes.
-    """
-
-    name: str
-    package: str
+    name: str  # for people
+    package: str  # as it is installed
     run: Callable[..., Any]
-    efforts: tuple[dict[str, Any], ...]
-    dense: bool = True
+    efforts: tuple[dict[str, Any], ...]  # arguments of `run`, cheapest first
+    dense: bool = True  # rows that it takes
     sparse: bool = False
 
     @property
@@ -164,6 +124,7 @@ def _steps(name: str, *numbers: int) -> tuple[dict[str, Any], ...]:
 
 
 OURS = "streamkm"
+FLAT = partial(superkmeans, hierarchical=False, early_termination=False)
 METHODS = (
     Method(
         OURS, "streamkm", streamkm, sparse=True,
@@ -174,11 +135,12 @@ METHODS = (
         "scikit-learn MiniBatchKMeans", "scikit-learn", sklearn_minibatch, _steps("max_iter", 1, 3, 10, 30), sparse=True
     ),
     Method("faiss Kmeans", "faiss-cpu", faiss_kmeans, _steps("niter", 3, 10, 25, 60)),
-    Method("faiss SuperKMeans", "faiss-cpu", faiss_superkmeans, _steps("niter", 3, 10, 25, 60)),
-    Method("superkmeans flat", "superkmeans", superkmeans_flat, _steps("iters", 3, 10, 25, 60)),
-    Method("superkmeans sq8", "superkmeans", superkmeans_quantized, _steps("iters", 3, 10, 25, 60)),
+    Method("faiss SuperKMeans", "faiss-cpu", partial(faiss_kmeans, kind="SuperKmeans"), _steps("niter", 3, 10, 25, 60)),
+    Method("superkmeans flat", "superkmeans", FLAT, _steps("iters", 3, 10, 25, 60)),
+    Method("superkmeans sq8", "superkmeans", partial(FLAT, quantizer="sq8"), _steps("iters", 3, 10, 25, 60)),
     Method(
-        "superkmeans hierarchical", "superkmeans", superkmeans_hierarchical, _steps("iters_refinement", 0, 3, 10, 25)
+        "superkmeans hierarchical", "superkmeans", partial(superkmeans, hierarchical=True),
+        _steps("iters_refinement", 0, 3, 10, 25),
     ),
     Method("betula-cluster", "betula-cluster", betula, _steps("refine", 0, 3, 10, 25)),
     Method(
@@ -188,7 +150,7 @@ METHODS = (
     Method("clostera dense", "clostera", clostera_dense, _steps("iterations", 3, 10, 25, 60)),
     Method("clostera auto", "clostera", clostera_auto, _steps("iterations", 3, 10, 25)),
     Method(
-        "sparsekmeans Lloyd", "sparsekmeans", sparsekmeans_lloyd, _steps("max_iter", 3, 10, 30, 100),
+        "sparsekmeans Lloyd", "sparsekmeans", sparsekmeans, _steps("max_iter", 3, 10, 30, 100),
         dense=False, sparse=True,
     ),
 )  # fmt: skip

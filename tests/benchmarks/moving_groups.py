@@ -17,59 +17,32 @@ APART = 4.0  # centers of halves from the old one, in mean standard deviations o
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A normal distribution with independent features.
-
-    Attributes
-    ----------
-    center, deviations : float64 (d,)
-    size : float
-        Relative number of rows.
-    """
+    """A normal distribution with independent features."""
 
     center: NDArray[np.float64]
     deviations: NDArray[np.float64]
-    size: float
+    size: float  # relative number of rows
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Rows that come together.
-
-    Attributes
-    ----------
-    X : float32 (n, d)
-    groups : int32 (n,)
-        The group of each row; -1: it belongs to none, and may lie anywhere.
-    """
+    """Rows that come together."""
 
     X: NDArray[np.float32]
-    groups: NDArray[np.int32]
+    groups: NDArray[np.int32]  # the group of each row; -1: it belongs to none, and may lie anywhere
 
 
 @dataclass(frozen=True, slots=True)
 class MovingGroups:
-    """A stream of rows; it depends on these values only.
-
-    Attributes
-    ----------
-    n_steps, n_rows, n_features, n_groups : int
-        `n_rows` are those of a step.
-    move : float
-        Standard deviation by which a center moves in a step, in standard deviations of its group.
-    n_changes : int
-        Births, deaths, splits and joins in a step, of each kind.
-    noise : float
-        Share of rows that belong to no group.
-    seed : int
-    """
+    """A stream of rows; it depends on these values only."""
 
     n_steps: int = 12
-    n_rows: int = 50_000
+    n_rows: int = 50_000  # of a step
     n_features: int = 24
     n_groups: int = 40
-    move: float = 0.05
-    n_changes: int = 2
-    noise: float = 0.002
+    move: float = 0.05  # standard deviation by which a center moves in a step, in those of its group
+    n_changes: int = 2  # births, deaths, splits and joins in a step, of each kind
+    noise: float = 0.002  # share of rows that belong to no group
     seed: int = 0
 
     def steps(self) -> Iterator[Step]:

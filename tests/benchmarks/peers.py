@@ -1,44 +1,26 @@
 """The peers, each in its usual setting, from data to labels.
 
-A peer is a function ``(data, k, seed, ...) -> Run``. Clocks start where the data are ready: CSR in memory for .npz,
-the opened path for Zarr and svmlight. Packages are imported before that. BLAS and OpenMP keep their threads.
+A peer is a function ``(data, k, seed, ...) -> (seconds, labels)``. Clocks start where the data are ready: CSR in memory
+for .npz, the opened path for Zarr and svmlight. Packages are imported before that. BLAS and OpenMP keep their threads.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from tests.benchmarks import methods
+
 CHUNK_ROWS = 8192
 TEXT_BYTES = 16 << 20
 SAMPLE_ROWS = 30_000
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What a method gives.
-
-    Attributes
-    ----------
-    seconds : float
-        From data ready to labels.
-    labels : ndarray (n,)
-    inertia : float or None
-        As the method itself reports it, with its own centers.
-    n_iter : int or None
-    """
-
-    seconds: float
-    labels: Any
-    inertia: float | None = None
-    n_iter: int | None = None
 
 
 def load(data: Path) -> Any:
@@ -52,32 +34,34 @@ def load(data: Path) -> Any:
     return zarr.open_array(data, mode="r")[:].astype(np.float32)
 
 
-def _ready(data: Path) -> tuple[Any, float]:
-    """The rows, and when the clock started: reading an array file counts, loading CSR does not."""
+def in_memory(
+    method: Callable[..., Any], data: Path, k: int, seed: int, effort: dict[str, Any] | None = None
+) -> tuple[float, Any]:
+    """A method that takes rows in memory; reading an array file counts, loading CSR does not."""
     started = time.perf_counter()
     X = load(data)
-    return X, time.perf_counter() if data.suffix == ".npz" else started
+    if data.suffix == ".npz":
+        started = time.perf_counter()
+    labels = method(X, k, seed, os.cpu_count() or 1, **(effort or {}))
+    return time.perf_counter() - started, np.asarray(labels)
 
 
-def kmeans(data: Path, k: int, seed: int) -> Run:
-    """scikit-learn KMeans, one start."""
-    from sklearn.cluster import KMeans
-
-    X, started = _ready(data)
-    fitted = KMeans(k, n_init=1, random_state=seed).fit(X)
-    return Run(time.perf_counter() - started, fitted.labels_, fitted.inertia_, fitted.n_iter_)
-
-
-def minibatch(data: Path, k: int, seed: int) -> Run:
-    """scikit-learn MiniBatchKMeans in memory."""
+def minibatch(X: Any, k: int, seed: int, threads: int) -> Any:
+    """scikit-learn MiniBatchKMeans."""
     from sklearn.cluster import MiniBatchKMeans
 
-    X, started = _ready(data)
-    fitted = MiniBatchKMeans(k, n_init=3, random_state=seed).fit(X)
-    return Run(time.perf_counter() - started, fitted.labels_, fitted.inertia_, fitted.n_iter_)
+    return MiniBatchKMeans(k, n_init=3, random_state=seed).fit(X).labels_
 
 
-def minibatch_stream(data: Path, k: int, seed: int, n_features: int = 0, out: str | None = None) -> Run:
+def sample_assign(X: Any, k: int, seed: int, threads: int) -> Any:
+    """A uniform sample of 30,000 rows, scikit-learn KMeans, one assignment of all rows."""
+    from sklearn.cluster import KMeans
+
+    rows = np.random.default_rng(seed).choice(X.shape[0], min(SAMPLE_ROWS, X.shape[0]), replace=False)
+    return KMeans(k, n_init=1, random_state=seed).fit(X[np.sort(rows)]).predict(X)
+
+
+def minibatch_stream(data: Path, k: int, seed: int, n_features: int = 0, out: str | None = None) -> tuple[float, Any]:
     """scikit-learn MiniBatchKMeans over chunks: partial_fit in one reader, predict in another."""
     from sklearn.cluster import MiniBatchKMeans
 
@@ -88,7 +72,7 @@ def minibatch_stream(data: Path, k: int, seed: int, n_features: int = 0, out: st
     labels = np.concatenate([fitted.predict(X) for X in _reader(data, n_features)])
     if out:
         np.save(out, labels)
-    return Run(time.perf_counter() - started, labels)
+    return time.perf_counter() - started, labels
 
 
 def _reader(data: Path, n_features: int) -> Iterator[Any]:
@@ -109,41 +93,7 @@ def _reader(data: Path, n_features: int) -> Iterator[Any]:
             yield sp.csr_matrix((X.data, indices, indptr), shape=X.shape)
 
 
-def sample_assign(data: Path, k: int, seed: int) -> Run:
-    """A uniform sample of 30,000 rows, scikit-learn KMeans, one assignment of all rows."""
-    from sklearn.cluster import KMeans
-
-    X, started = _ready(data)
-    n_rows = X.shape[0]
-    rows = np.random.default_rng(seed).choice(n_rows, min(SAMPLE_ROWS, n_rows), replace=False)
-    fitted = KMeans(k, n_init=1, random_state=seed).fit(X[np.sort(rows)])
-    labels = fitted.predict(X)
-    return Run(time.perf_counter() - started, labels, None, fitted.n_iter_)
-
-
-def faiss(data: Path, k: int, seed: int) -> Run:
-    """faiss Kmeans, 25 iterations on all rows."""
-    import faiss as package
-
-    X, started = _ready(data)
-    clusters = package.Kmeans(X.shape[1], k, niter=25, max_points_per_centroid=len(X), seed=seed)
-    clusters.train(X)
-    d2, labels = clusters.index.search(X, 1)
-    return Run(time.perf_counter() - started, labels[:, 0], float(d2.sum(dtype=np.float64)), 25)
-
-
-def sparsekmeans(data: Path, k: int, seed: int, variant: str = "LloydKmeans") -> Run:
-    """sparsekmeans, Lloyd or Elkan, on all processors."""
-    import sparsekmeans as package
-
-    X, started = _ready(data)
-    X = sp.csr_matrix((X.data, X.indices, X.indptr), shape=X.shape)
-    fitted = getattr(package, variant)(n_clusters=k, n_threads=os.cpu_count(), random_state=seed)
-    labels = fitted.fit(X)
-    return Run(time.perf_counter() - started, np.asarray(labels))
-
-
-def dask_ml(data: Path, k: int, seed: int, oversampling: int = 2) -> Run:
+def dask_ml(data: Path, k: int, seed: int, oversampling: int = 2) -> tuple[float, Any]:
     """dask-ml KMeans on a Dask array over the Zarr array."""
     import dask.array as da
     from dask_ml.cluster import KMeans
@@ -152,15 +102,15 @@ def dask_ml(data: Path, k: int, seed: int, oversampling: int = 2) -> Run:
     X = da.from_zarr(str(data)).astype(np.float32)
     fitted = KMeans(n_clusters=k, oversampling_factor=oversampling, random_state=seed).fit(X)
     labels = np.asarray(fitted.labels_)
-    return Run(time.perf_counter() - started, labels, float(fitted.inertia_), fitted.n_iter_)
+    return time.perf_counter() - started, labels
 
 
-PEERS = {
-    "kmeans": kmeans,
-    "minibatch": minibatch,
+PEERS: dict[str, Callable[..., tuple[float, Any]]] = {
+    "kmeans": partial(in_memory, methods.sklearn_kmeans),
+    "minibatch": partial(in_memory, minibatch),
     "minibatch_stream": minibatch_stream,
-    "sample_assign": sample_assign,
-    "faiss": faiss,
-    "sparsekmeans": sparsekmeans,
+    "sample_assign": partial(in_memory, sample_assign),
+    "faiss": partial(in_memory, methods.faiss_kmeans),
+    "sparsekmeans": partial(in_memory, methods.sparsekmeans),
     "dask_ml": dask_ml,
 }

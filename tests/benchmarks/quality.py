@@ -38,11 +38,6 @@ def objective(data: Path, labels: np.ndarray) -> float:
     """Sum of squared distances of the rows to the exact means of their clusters, by the number of rows.
 
     ``sum |x|^2 - sum_c |S_c|^2 / n_c``, S_c the sum of the rows of cluster c.
-
-    Parameters
-    ----------
-    data : Path
-    labels : integer ndarray (n,)
     """
     labels = np.unique(np.asarray(labels), return_inverse=True)[1]
     counts = np.bincount(labels)

@@ -10,7 +10,6 @@ from threadpoolctl import threadpool_limits
 from tests.benchmarks import bench_curves
 from tests.benchmarks.__main__ import BENCHMARKS, main
 from tests.benchmarks.methods import METHODS
-from tests.benchmarks.raw_rows import read
 
 
 @pytest.mark.benchmark
@@ -29,7 +28,7 @@ def test_curves_have_a_row_for_each_effort_and_objectives_of_their_labels(tmp_pa
     with caplog.at_level(logging.INFO):
         bench_curves.main(given)
     out = tmp_path / "reduced" / "curves.csv"
-    rows = read(out)
+    rows = bench_curves.read(out)
     assert {tuple(row) for row in rows} == {bench_curves.COLUMNS}
     assert "" not in {value for row in rows for value in row.values()}
     efforts = [row["method"] for row in rows]

@@ -16,26 +16,15 @@ from numpy.typing import NDArray
 K, MOST, FEWEST = 40, 80, 20
 HALF_LIFE, SHORT_HALF_LIFE = 30_000.0, 5_000.0
 SPLIT_TOL = 2e-3
-THINNED = 10  # rows for one that River takes, which takes them one at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Rows of a stream, up to a step.
+    """Rows of a stream, up to a step."""
 
-    Attributes
-    ----------
-    X : float32 (n, d)
-        All rows so far.
-    weights : float64 (n,)
-        By the half-life.
-    n_new : int
-        Rows of the last step.
-    """
-
-    X: NDArray[np.float32]
-    weights: NDArray[np.float64]
-    n_new: int
+    X: NDArray[np.float32]  # (n, d): all rows so far
+    weights: NDArray[np.float64]  # (n,): by the half-life
+    n_new: int  # rows of the last step
 
     @property
     def new(self) -> NDArray[np.float32]:
@@ -45,17 +34,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a method says after a step.
+    """What a method says after a step."""
 
-    Attributes
-    ----------
-    labels : int (n,)
-        Of the new rows.
-    centers : float64 (k, d)
-    """
-
-    labels: NDArray[Any]
-    centers: NDArray[np.float64]
+    labels: NDArray[Any]  # (n,): of the new rows
+    centers: NDArray[np.float64]  # (k, d)
 
 
 def updated(seed: int, n_clusters: int | tuple[int, int], half_life: float, tol: float) -> Callable[[Seen], Answer]:
@@ -140,37 +122,7 @@ def minibatch(seed: int, k: int) -> Callable[[Seen], Answer]:
     return take
 
 
-def river_kmeans(seed: int, k: int) -> Callable[[Seen], Answer]:
-    """River's `KMeans`, row by row, on every tenth row."""
-    from river import cluster
-
-    return _river(cluster.KMeans(n_clusters=k, halflife=0.1, sigma=3, seed=seed))
-
-
-def river_streamkmeans(seed: int, k: int) -> Callable[[Seen], Answer]:
-    """River's `STREAMKMeans`, row by row, on every tenth row."""
-    from river import cluster
-
-    return _river(cluster.STREAMKMeans(chunk_size=500, n_clusters=k, halflife=0.1, sigma=3, seed=seed))
-
-
-def _river(model: Any) -> Callable[[Seen], Answer]:
-    from sklearn.metrics import pairwise_distances_argmin
-
-    def take(seen: Seen) -> Answer:
-        for row in seen.new[::THINNED].tolist():
-            model.learn_one(dict(enumerate(row)))
-        numbers = sorted(model.centers)
-        features = range(seen.X.shape[1])
-        centers = np.array([[model.centers[number][feature] for feature in features] for number in numbers])
-        return Answer(np.array(numbers)[pairwise_distances_argmin(seen.new, centers)], centers)
-
-    return take
-
-
 METHODS: dict[str, Callable[..., Callable[[Seen], Answer]]] = {
     "MiniBatchKMeans.partial_fit": minibatch,
     "faiss.Kmeans of all rows": faiss_refitted,
-    "River KMeans": river_kmeans,
-    "River STREAMKMeans": river_streamkmeans,
 }

@@ -90,9 +90,7 @@ def test_finds_clusters_that_seeding_misses():
     assert np.median(ratios) < 0.98
 
 
-@pytest.mark.parametrize(
-    ("estimator", "sparse"), [(StreamKMeans, False), (StreamKMeans, True), (StreamKernelKMeans, True)]
-)  # kernel features of sparse rows are dense
+@pytest.mark.parametrize(("estimator", "sparse"), [(StreamKMeans, False), (StreamKernelKMeans, True)])
 def test_every_estimator_has_it(estimator, sparse, monkeypatch):
     X, y = make_blobs(900, centers=30, n_features=5, cluster_std=0.3, random_state=2)
     X = (X - X.min(axis=0)).astype(np.float32)

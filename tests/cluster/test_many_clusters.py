@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache
 
 import numba as nb
@@ -11,12 +11,7 @@ import pytest
 
 from streamkm import StreamKMeans
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.centers.index import (
-    FEWEST_CENTERS,
-    CenterIndex,
-    byte_panels,
-    principal_directions,
-)
+from streamkm.cluster.centers.index import FEWEST_CENTERS, CenterIndex, byte_panels, principal_directions
 from streamkm.cluster.centers.nearest import INDEXED_ROWS, NearestCenters
 from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.in_memory import LocalBlocks, cut
@@ -28,7 +23,6 @@ from streamkm.cluster.seeding.split_merge import split_merge
 from streamkm.cluster.seeding.two_level import quotas_of, two_level_plusplus
 from streamkm.core.process import ONE_BLAS_THREAD
 from streamkm.engine import open_executor
-from streamkm.engine.records import pack, unpack
 from streamkm.kernels.centers import reduced
 from streamkm.kernels.intrinsics import pairs, products, sieve
 from streamkm.kernels.text.words import trailing_zeros
@@ -58,16 +52,6 @@ def _bits(word):
 @nb.njit
 def _chained(a, firsts, b, others, n, out):
     pairs.chained_products(a, firsts, b, others, 2, n, out)
-
-
-@nb.njit
-def _shorts(a, b):
-    return pairs.short_product(a, 5, b, 7, 64)
-
-
-@nb.njit
-def _rough(a, b):
-    return pairs.rough_product(a, 5, b, 7, 64)
 
 
 def embeddings(n_rows, n_features=64, n_topics=40, seed=0):
@@ -117,11 +101,6 @@ def cases():
         "each center twice": (X, np.repeat(centers[: K // 2], 2, axis=0)[rng.permutation(K)]),
         "ties": (grid, grid[:K].astype(np.float64)),
         "few features": (narrow, narrow[:K].astype(np.float64)),
-        "fewer features": (narrow[:, :16], narrow[:K, :16].astype(np.float64)),
-        "few features, uniform": (sphere[:, :20], sphere[:K, :20].astype(np.float64)),
-        "on a plane": (flat[:, :2], flat[:K, 1:3].astype(np.float64)),
-        "on a plane far away": (flat[:, :2] + np.float32(1000), flat[:K, 1:3].astype(np.float64) + 1000),
-        "on a line, ties": (grid[:, :3] @ grid[:3, :1], np.repeat(grid[: K // 8, :1], 8, axis=0).astype(np.float64)),
         "one row far away in a plane": (far[:, :2], far[-K:, :2].astype(np.float64)),
         "few directions": (flat, flat[:K].astype(np.float64)),
         "uniform on the sphere": (sphere, sphere[:K].astype(np.float64)),
@@ -131,7 +110,7 @@ def cases():
 
 @pytest.mark.parametrize(
     ("around_origin", "names"),
-    [(False, None), (True, ["clusters", "float64", "ties", "on a plane"])],
+    [(False, None), (True, ["clusters", "float64", "ties"])],
     ids=["around means", "around the origin"],
 )
 def test_an_index_changes_no_bit(around_origin, names):
@@ -154,7 +133,6 @@ def test_an_index_changes_no_bit(around_origin, names):
 def test_which_rows_have_an_index():
     rng = np.random.default_rng(0)
     for n_clusters, n_features, kind in (
-        (8192, 2, None),
         (8192, 4, None),
         (6200, 32, CenterIndex),
         (6000, 32, None),
@@ -196,17 +174,6 @@ def test_most_centers_are_excluded_where_rows_have_directions():
     assert left.mean() < 0.1
 
 
-def test_an_index_leaves_rows_without_directions_soon():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(480, 1024)).astype(np.float32)
-    table = NearestCenters.build(rng.normal(size=(1000, 1024)), np.float32)
-    likely = table.labels(X)  # the best guesses there are exclude nothing
-    found = np.empty(480, np.int32), *np.empty((2, 480), np.float32), np.empty(480, np.bool_)
-    layout = table.layout(np.float32, sparse=False)
-    left = table.index().nearest(layout.ready(X), (-1.0, layout.slope), layout.slack, found, likely)
-    assert left.mean() > 0.9  # 15 in 16 of them were multiplied with all centers, one after the other
-
-
 def test_an_index_is_orthonormal_whatever_the_centers():
     rng = np.random.default_rng(0)
     for columns in (
@@ -216,7 +183,7 @@ def test_an_index_is_orthonormal_whatever_the_centers():
         1e20 * rng.normal(size=(600, 80)),
     ):
         directions = principal_directions(columns.astype(np.float32)).astype(np.float64)
-        np.testing.assert_allclose(directions.T @ directions, np.eye(directions.shape[1]), atol=1e-6)
+        np.testing.assert_allclose(directions.T @ directions, np.eye(directions.shape[1]), rtol=0, atol=1e-6)
 
 
 def test_readable_forms_of_the_sieve():
@@ -253,10 +220,6 @@ def test_readable_forms_of_products_of_pairs():
         _chained(a, firsts, b, others, n, found)
         pairs.chained_products(a, firsts, b, others, 2, n, expected)
         np.testing.assert_array_equal(found, expected)
-    np.testing.assert_allclose(_rough(a, b), pairs.rough_product(a, 5, b, 7, 64), rtol=1e-4)
-    for low in (-4095, -3):
-        a, b = rng.integers(low, -low, (2, 80), np.int16)
-        assert _shorts(a, b) == pairs.short_product(a, 5, b, 7, 64) == a[5:69].astype(int) @ b[7:71].astype(int)
 
 
 def test_products_of_bytes_are_bounds():
@@ -437,25 +400,6 @@ def test_steps_find_the_nearest_of_many_centers_by_their_last_labels(whole):
         check(blocks.step(after, labels, "lloyd"), second)
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_steps_go_on_from_what_was_saved(whole):
-    X = embeddings(5000)
-    start = X[:K].astype(float)
-    with open_executor(2) as executor:
-        pieces = held(executor, X, NO_WEIGHTS, whole)
-        saved = []
-        found = lloyd(
-            pieces, start, accelerated=True, max_iter=13, tol=1e-9,
-            on_step=lambda state: saved.append(pack(replace(state, labels=None))),
-        )  # fmt: skip
-        assert len(saved) == found.n_iter > 4
-        for record in saved:
-            begun = unpack(LloydResult, record)
-            again = lloyd(pieces, begun, accelerated=True, max_iter=13, tol=1e-9)
-            np.testing.assert_array_equal(again.centers, found.centers)
-            assert again.history == found.history
-
-
 def test_fewer_distinct_rows_than_clusters():
     X = np.repeat(embeddings(K - 50), 9, axis=0)
     with pytest.warns(UserWarning, match="distinct"):
@@ -464,12 +408,11 @@ def test_fewer_distinct_rows_than_clusters():
     assert found.inertia_ < 1e-6
 
 
-def test_a_loaded_model_has_the_labels_of_the_fit(tmp_path):
-    X = embeddings(5000, 256)
-    found = StreamKMeans(1100, random_state=0, max_iter=2, progress=False).fit(X)
+def test_an_index_in_an_older_file_is_not_read(tmp_path):
+    X = embeddings(500)
+    found = StreamKMeans(5, random_state=0, progress=False).fit(X)
     found.save(tmp_path / "model")
-    loaded = StreamKMeans.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.predict(X), found.labels_)
-    loaded.cluster_centers_ = loaded.cluster_centers_[::-1]  # whose index is another one
-    centers = np.array(loaded.cluster_centers_, np.float64)
-    np.testing.assert_array_equal(loaded.predict(X), NearestCenters.build(centers, np.float64).nearest(X)[0])
+    with np.load(tmp_path / "model") as stored:
+        older = {**stored, "index_directions": np.zeros((64, 3)), "index_groups": np.zeros(5, np.int32)}
+    np.savez(tmp_path / "older.npz", **older)
+    np.testing.assert_array_equal(StreamKMeans.load(tmp_path / "older.npz").predict(X), found.labels_)

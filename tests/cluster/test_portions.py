@@ -48,7 +48,7 @@ def started(X, n_portions, *, weights=NO_WEIGHTS, n_threads=1, most=None):
 
 
 def test_starts_in_portions_lead_where_others_do_whatever_the_threads():
-    X = embeddings(60_000) + np.float32(0.2)
+    X = embeddings(24_000) + np.float32(0.2)
     starts = [started(X, 1), started(X, 4)]
     assert starts[1].shape == (K, X.shape[1])
     with open_executor(2) as executor:
@@ -59,7 +59,7 @@ def test_starts_in_portions_lead_where_others_do_whatever_the_threads():
 
 
 def test_rows_without_weight_are_not_drawn():
-    X = embeddings(30_000)
+    X = embeddings(24_000)
     weights = np.where(np.arange(len(X)) % 3, 1.0, 0.0)
     X[weights == 0] += 100
     found = started(X, 3, weights=weights)

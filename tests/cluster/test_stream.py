@@ -14,33 +14,22 @@ from sklearn.datasets import make_blobs
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.coreset import CoresetRule, default_size
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.fitting.streams.clusters import StreamSettings, cluster_coreset
+from streamkm.fitting.streams.clusters import cluster_coreset
 from streamkm.fitting.streams.rows import feed
 from streamkm.fitting.streams.stream import NODE_BYTES, Stream, stream_size
 from streamkm.passes.reader import RowReader
 from streamkm.sources import open_source
 from tests import naive
+from tests.cluster.test_coreset import METHODS, rng, rows, settings_of
 from tests.tables import cases
 
-METHODS = ("sensitivity", "lightweight")
 
-
-def rng(seed=0):
-    return np.random.default_rng(seed)
+def data(n=1000, d=3, seed=0):
+    return rows(n, d, seed).astype(np.float32)
 
 
 def rule(size=100, k=4, method="sensitivity", **options):
     return CoresetRule(size, k, 7, method, **options)
-
-
-def search(k=4, *, seed=0, **options):
-    usual = {"n_clusters": k, "init": "k-means++", "n_init": 2, "max_iter": 50, "tol": 1e-4}
-    return StreamSettings(**usual | options, seeds=np.random.SeedSequence(seed))
-
-
-def data(n=1000, d=3, seed=0):
-    X = rng(seed).normal(size=(n, d)) + 4 * rng(seed + 1).integers(0, 3, (n, 1))
-    return X.astype(np.float32)
 
 
 def fed(stream, X, step=None, weights=NO_WEIGHTS):
@@ -106,14 +95,13 @@ def test_merging_changes_neither_stream_and_goes_on():
     assert (first.next_row, second.next_row) == (410, 700)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_streams_that_all_count_from_0_are_merged_too(method):
+def test_streams_that_all_count_from_0_are_merged_too():
     """Statistically one stream: every row counts once, objectives stay unbiased."""
     X = data(900)
     truth = naive.nearest(X, X[:4])[1].sum()
     found = []
     for seed in range(40):
-        parts = [fed(Stream(CoresetRule(100, 4, seed, method)), X[i::3]) for i in range(3)]
+        parts = [fed(Stream(CoresetRule(100, 4, seed)), X[i::3]) for i in range(3)]
         merged = parts[0]
         for part in parts[1:]:
             merged = merged.merged(part)
@@ -139,14 +127,6 @@ def test_the_weight_of_all_rows_is_kept(sparse):
     stream = fed(Stream(rule()), sp.csr_array(X) if sparse else X, 50, weights)
     assert (stream.n_rows, stream.next_row) == (777, 777)
     np.testing.assert_allclose(stream.coreset().weights.sum(), weights.sum())
-
-
-@pytest.mark.parametrize("first_row", [0, 10**12])
-def test_weights_decay(first_row):
-    X = data(777)
-    stream = fed(Stream(rule(half_life=100.0), next_row=first_row), X, 50)
-    decay = 0.5 ** ((776 - np.arange(777)) / 100)
-    np.testing.assert_allclose(stream.coreset().weights.sum(), decay.sum())
 
 
 def test_memory_grows_with_the_logarithm_of_the_rows():
@@ -175,13 +155,13 @@ def test_looking_does_not_change_the_stream():
     X, watched = data(), Stream(rule(100))
     for start in range(0, 1000, 190):
         watched.add(X[start : start + 190])
-        cluster_coreset(watched.coreset(), search())
+        cluster_coreset(watched.coreset(), settings_of(4))
     assert_same(watched, fed(Stream(rule(100)), X))
 
 
 def test_inertia_and_counts_are_those_of_the_coreset():
     stream = fed(Stream(rule(100)), data())
-    (found, counts), coreset = cluster_coreset(stream.coreset(), search()), stream.coreset()
+    (found, counts), coreset = cluster_coreset(stream.coreset(), settings_of(4)), stream.coreset()
     labels, d2 = naive.nearest(coreset.X, found.centers)
     np.testing.assert_allclose(found.inertia, coreset.weights @ d2, rtol=1e-5)
     np.testing.assert_allclose(counts, np.bincount(labels, coreset.weights))
@@ -193,7 +173,7 @@ def test_wide_rows_are_searched_in_a_sketch(kind):
     X = X.astype(np.float32)
     if kind == "wide sparse":
         X = sp.csr_array(np.pad(np.where(rng(1).random(X.shape) < 0.2, X, 0), ((0, 0), (0, 2400))))
-    found, _ = cluster_coreset(fed(Stream(rule(600, k=6)), X, 100).coreset(), search(6))
+    found, _ = cluster_coreset(fed(Stream(rule(600, k=6)), X, 100).coreset(), settings_of(6, n_init=2))
     assert naive.nearest(X, found.centers)[1].sum() <= 1.03 * naive.within(X, y)
 
 
@@ -238,18 +218,15 @@ def test_damaged_states_are_refused(harm):
     harm(arrays, header)
     with pytest.raises(ModelFileError, match="no stream that this release reads"):
         Stream.restored(arrays, header)
+    arrays, header = fed(Stream(rule(40)), data(500)).state()
+    arrays[node(arrays, "X")] = arrays[node(arrays, "X")][:, :2]
+    with pytest.raises(ModelFileError, match=r"needed: numbers \(40, 3\)|needed: numbers \(39, 3\)"):
+        Stream.restored(arrays, header)
 
 
 def node(arrays, end):
     """The name of an array of the first node."""
     return next(name for name in arrays if ".nodes." in name and name.endswith(f".{end}"))
-
-
-def test_dense_rows_of_another_width_are_refused_in_files():
-    arrays, header = fed(Stream(rule(40)), data(500)).state()
-    arrays[node(arrays, "X")] = arrays[node(arrays, "X")][:, :2]
-    with pytest.raises(ModelFileError, match=r"needed: numbers \(40, 3\)|needed: numbers \(39, 3\)"):
-        Stream.restored(arrays, header)
 
 
 # ---- errors leave the stream as it was
@@ -277,7 +254,7 @@ def test_bad_chunks_are_refused(X, weights, message):
 def test_empty_streams_have_no_centers():
     stream = Stream(rule())
     with pytest.raises(InvalidInputError, match="no rows of positive weight yet"):
-        cluster_coreset(stream.coreset(), search())
+        cluster_coreset(stream.coreset(), settings_of(4))
     stream.add(data(5), np.zeros(5))
     with pytest.raises(InvalidInputError, match="no rows of positive weight yet"):
         stream.coreset()

@@ -104,12 +104,8 @@ print(json.dumps([totals.__file__, totals.weighted_sum.stats.cache_path, os.list
 """
 
 
-@pytest.fixture
-def homeless(tmp_path):
-    """Runs code in a process whose kernels lie where nothing can be written; neither can its home.
-
-    Files stand where folders would be made, which stops root, too.
-    """
+def test_kernels_are_kept_in_a_temporary_folder_where_no_other_can_be_written_and_it_is_said_if_none_can(tmp_path):
+    """Files stand where folders would be made, in the package and at home, which stops root, too."""
     package = Path(compiling.__file__).parents[1]
     shutil.copytree(package, tmp_path / "streamkm", ignore=shutil.ignore_patterns("__pycache__"))
     for folder in (tmp_path / "streamkm/kernels").rglob("*/"):
@@ -118,22 +114,15 @@ def homeless(tmp_path):
     (tmp_path / "tmp").mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "XDG_"))}
     environment |= {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}
-    command = [sys.executable, "-B", "-P", "-c"]
-    return lambda code: subprocess.run([*command, code], env=environment, capture_output=True, text=True, check=False)
-
-
-def test_kernels_are_kept_in_a_temporary_folder_where_no_other_can_be_written(tmp_path, homeless):
-    done = homeless(HOMELESS)
+    run = partial(subprocess.run, env=environment, capture_output=True, text=True, check=False)
+    done = run([sys.executable, "-B", "-P", "-c", HOMELESS])
     module, cache, made = json.loads(done.stdout)
     assert module.startswith(str(tmp_path))
     assert len(made) == 1
     assert cache.startswith(str(tmp_path / "tmp" / made[0]))
     assert done.stderr.count("set NUMBA_CACHE_DIR to a folder that stays") == 1
     assert not list((tmp_path / "tmp").iterdir())
-
-
-def test_that_no_folder_at_all_can_be_written_is_said(homeless):
-    done = homeless("import tempfile; tempfile.tempdir = '/dev/null'" + HOMELESS)
+    done = run([sys.executable, "-B", "-P", "-c", "import tempfile; tempfile.tempdir = '/dev/null'" + HOMELESS])
     assert done.stderr.splitlines()[-1].endswith("set NUMBA_CACHE_DIR to one that can")
 
 

@@ -40,7 +40,7 @@ def rows_and_centers(n_rows=301, n_features=13, n_clusters=11, dtype=np.float64,
 
 @cases("how", STORED)
 @cases("dtype", FLOATS)
-@cases("n_clusters", [1, 2, 8, 9, 40])
+@cases("n_clusters", [1, 2, 8, 40])
 def test_nearest_and_second_nearest(how, dtype, n_clusters):
     X, centers = rows_and_centers(n_clusters=n_clusters, dtype=dtype)
     table = NearestCenters.build(centers, dtype)
@@ -75,7 +75,7 @@ def test_scores_are_d2_less_what_all_centers_share(how, dtype, n_clusters, aroun
 
 @cases("how", STORED)
 @cases("dtype", FLOATS)
-@cases("n_clusters", [1, 16, 64, 65, 81, 130, 200])
+@cases("n_clusters", [16, 65, 200])
 def test_a_table_in_tiles_gives_what_one_piece_gives(monkeypatch, how, dtype, n_clusters):
     X, centers = rows_and_centers(n_clusters=n_clusters, dtype=dtype)
     centers[n_clusters // 2 :] = centers[: n_clusters - n_clusters // 2]  # ties across tiles
@@ -154,13 +154,9 @@ def test_sums_counts_and_distances(how, dtype, weighted):
     at_label = naive.d2_matrix(X, centers)[np.arange(len(X)), labels]
     np.testing.assert_allclose(d2, np.where(labels < 0, 0, at_label), rtol=1e-12, atol=1e-12)
     assert (d2[labels < 0] == 0).all()
-
-
-@cases("how", STORED)
-def test_sums_of_no_rows_begin_too(how):
-    sums = np.full((3, 2), np.nan)
-    add_rows(store(np.empty((0, 2)), how), NO_WEIGHTS, np.empty(0, np.int32), sums, np.zeros(3), fresh=True)
-    assert (sums == 0).all()
+    sums[:] = np.nan
+    add_rows(store(X[:0], how), NO_WEIGHTS, np.empty(0, np.int32), sums, np.zeros(len(sums)), fresh=True)
+    assert (sums == 0).all()  # of no rows
 
 
 @cases(
@@ -183,23 +179,18 @@ def test_other_dtypes(dtype, how):
 
 @cases("how", STORED)
 @cases("dtype", FLOATS)
-def test_distances_far_from_the_origin(how, dtype):
-    """By differences: exact to the rounding of the input, not to that of the squared norms."""
+def test_distances_and_nearest_centers_far_from_the_origin(how, dtype):
+    """Distances by differences: exact to the rounding of the input, not to that of the squared norms."""
     rng = np.random.default_rng(0)
     X = (1e6 + rng.integers(0, 8, (40, 5))).astype(dtype)
     centers = 1e6 + rng.integers(0, 8, (3, 5)).astype(np.float64)
     labels = rng.integers(0, 3, 40).astype(np.int32)
     wanted = naive.d2_matrix(X, centers)[np.arange(40), labels]
     np.testing.assert_array_equal(row_d2(store(X, how), labels, NearestCenters.build(centers, np.float64)), wanted)
-
-
-def test_products_far_from_the_origin_find_the_nearest_center():
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 4, 500)
-    for dtype in FLOATS:
-        centers = 1e6 + 100.0 * rng.normal(size=(4, 6))
-        X = (centers[y] + rng.normal(size=(500, 6))).astype(dtype)
-        np.testing.assert_array_equal(NearestCenters.build(centers, dtype).nearest(X)[0], y)
+    if how == "dense":
+        centers = 1e6 + 100.0 * rng.normal(size=(3, 5))
+        X = (centers[labels] + rng.normal(size=(40, 5))).astype(dtype)
+        np.testing.assert_array_equal(NearestCenters.build(centers, dtype).nearest(X)[0], labels)
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
@@ -276,13 +267,9 @@ def test_each_cluster_is_split_by_the_best_of_its_draws(how, weighted):
         np.testing.assert_array_equal(halves[c], found[best][1])
 
 
-def test_split_of_equal_rows_gains_nothing():
-    X = np.ones((10, 3), np.float32)
-    for gain, _ in split_both(X, np.arange(10), np.array([0, 1]), 6, NO_WEIGHTS):
+def test_split_ignores_rows_without_weight_and_gains_nothing_of_equal_ones():
+    for gain, _ in split_both(np.ones((10, 3), np.float32), np.arange(10), np.array([0, 1]), 6, NO_WEIGHTS):
         assert gain == 0
-
-
-def test_split_ignores_rows_without_weight():
     X = np.array([[0.0], [1], [10], [11], [500]], np.float32)
     weights = np.array([1.0, 1, 1, 1, 0])
     for gain, halves in split_both(X, np.arange(5), np.array([0, 2]), 3, weights):

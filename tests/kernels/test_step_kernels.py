@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from streamkm.cluster.rows import Block, drawn_rows
 from streamkm.cluster.seeding.split_merge import split_some
 from streamkm.core.matrix import rows_between
-from streamkm.kernels.cluster import rows, totals
+from streamkm.kernels.cluster import totals
 from streamkm.kernels.seeding import draws
 from streamkm.kernels.sketch.countsketch import MOST_TURNED, sketch_dense
-from streamkm.kernels.sketch.scattering import add_square, scatter_columns, turn_square
+from streamkm.kernels.sketch.scattering import scatter_columns
 from tests.tables import cases
 
 RNG = np.random.default_rng(0)
@@ -52,19 +52,6 @@ def test_a_row_is_sketched_alike_whatever_comes_along(n_components):
     np.testing.assert_allclose(whole, scattered(X, targets, signs, n_components), atol=1e-5)
 
 
-def test_readable_forms_of_the_squares():
-    X = RNG.normal(size=(32, 40))
-    targets, factors = RNG.integers(0, 5, 40).astype(np.int32), RNG.normal(size=40)
-    sums = np.zeros((8, 8))
-    for column in range(0, 40, 8):
-        add_square(X, 8, column, targets, factors, sums)
-    out = np.zeros((32, 8))
-    turn_square(sums, 0, out, 8)
-    np.testing.assert_allclose(out[8:16], scattered(X[8:16], targets, factors, 8))
-    assert not out[:8].any()
-    assert not out[16:].any()
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_best_trial_leaves_the_least_mass(weighted):
     scores = RNG.normal(size=(50, 16)).astype(np.float32)
@@ -75,19 +62,15 @@ def test_the_best_trial_leaves_the_least_mass(weighted):
         d2 = np.maximum(scores[:, :n_trials] + d2norms[:, None], 0)
         masses = each @ np.minimum(closest[:, None], d2)
         assert draws.best_trial(scores, n_trials, d2norms, weights, closest) == masses.argmin()
+    equal = np.repeat(scores[:, :1], 16, axis=1)
+    equal[:, :3] += 1
+    assert draws.best_trial(equal, 16, d2norms, weights, np.full(50, 99.0)) == 3  # the first of equal ones
     lowered, mass = closest.copy(), np.empty(50)
     draws.take_trial(scores, 2, 7, d2norms, weights, lowered, mass)
     expected = np.minimum(closest, np.maximum(scores[:, 2] + d2norms, 0))
     expected[7] = 0
     np.testing.assert_allclose(lowered, expected)
     np.testing.assert_allclose(mass, np.cumsum(each * expected))
-
-
-def test_of_equal_trials_the_first_is_the_best():
-    scores = np.repeat(RNG.normal(size=(50, 1)), 16, axis=1).astype(np.float32)
-    scores[:, :3] += 1
-    d2norms, closest = np.full(50, 9.0), np.full(50, 99.0)
-    assert draws.best_trial(scores, 16, d2norms, np.empty(0), closest) == 3
 
 
 def test_the_row_that_is_drawn_is_the_first_to_reach_the_share():
@@ -121,23 +104,10 @@ def test_means_and_what_centers_add_to_the_objective():
     totals.means(sums, counts, centers, out)
     np.testing.assert_allclose(out[[0, 2, 3]], sums[[0, 2, 3]] / counts[[0, 2, 3], None])
     np.testing.assert_array_equal(out[1], centers[1])
+    totals.carried_on(sums, centers, 0.3, out)
+    np.testing.assert_array_equal(out, sums + 0.3 * (sums - centers))
     expected = counts @ (centers**2).sum(axis=1) - 2 * (centers * sums).sum()
     assert totals.crossed(sums, counts, centers) == pytest.approx(expected)
-
-
-def test_means_carried_on():
-    first, second = RNG.normal(size=(2, 5, 7))
-    out = np.empty((5, 7))
-    totals.carried_on(first, second, 0.3, out)
-    np.testing.assert_array_equal(out, first + 0.3 * (first - second))
-
-
-def test_picked_rows():
-    X = sp.random_array((20, 30), density=0.2, format="csr", rng=RNG)
-    picked = np.array([3, 3, 19, 0])
-    out = np.ones((4, 30))
-    rows.add_csr_rows(X.indptr, X.indices, X.data, picked, out)
-    np.testing.assert_allclose(out, 1 + X.toarray()[picked])
 
 
 @cases("start, stop", [(0, 20), (5, 9), (7, 7), (18, 99), (0, 1)])

@@ -12,12 +12,7 @@ from tests import naive
 from tests.contracts import N_FEATURES, HashedSketchContract, UnboundedSketchContract, whole_numbers
 from tests.tables import cases
 
-N_SEEDS = 4000
-
-
-class TestCountSketch(UnboundedSketchContract):
-    def make_sketch(self):
-        return CountSketch(16, seed=5)
+N_SEEDS = 2000
 
 
 class TestManyComponents(UnboundedSketchContract):
@@ -25,11 +20,6 @@ class TestManyComponents(UnboundedSketchContract):
 
     def make_sketch(self):
         return CountSketch(3000, seed=2**64 - 1)
-
-
-class TestOneComponent(UnboundedSketchContract):
-    def make_sketch(self):
-        return CountSketch(1, seed=0)
 
 
 class TestFourBlocks(UnboundedSketchContract):
@@ -60,37 +50,29 @@ class TestIdentity(HashedSketchContract):
             sketch.apply(np.zeros((2, 41)))
 
 
-@cases("n_components", [1, 5, 64, 1000])
-@cases("density", [0.02, 1.0])
-def test_is_the_explicit_matrix(n_components, density):
+@cases("n_blocks, n_components, density", [(1, 1, 1.0), (1, 64, 0.02), (1, 1000, 0.3), (3, 9, 0.3), (8, 1000, 0.3)])
+def test_is_the_explicit_matrix(n_blocks, n_components, density):
     X, seed = whole_numbers(density), 123
-    wanted = X @ naive.countsketch_matrix(seed, N_FEATURES, n_components)
-    sketch = CountSketch(n_components, seed)
-    for rows in (X, sp.csr_array(X)):
-        sketched = sketch.apply(rows)
-        assert sp.issparse(sketched) == (sp.issparse(rows) and n_components == 1000)
-        np.testing.assert_array_equal(naive.dense(sketched), wanted)
-
-
-@cases("n_blocks", [2, 3, 4, 8])
-@cases("n_components", [9, 64, 1000])
-def test_blocks_are_the_explicit_matrix(n_components, n_blocks):
-    X, seed = whole_numbers(0.3), 123
-    wanted = X @ naive.block_matrix(seed, N_FEATURES, n_components, n_blocks)
+    matrix = naive.countsketch_matrix(seed, N_FEATURES, n_components)
+    wanted = X @ (matrix if n_blocks == 1 else naive.block_matrix(seed, N_FEATURES, n_components, n_blocks))
     sketch = CountSketch(n_components, seed, n_blocks)
-    np.testing.assert_allclose(sketch.apply(X), wanted, rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(sketch.apply(X), wanted, rtol=1e-13 * (n_blocks > 1), atol=1e-13 * (n_blocks > 1))
     sketched = sketch.apply(sp.csr_array(X))
     assert sp.issparse(sketched) == (n_components == 1000)
-    np.testing.assert_allclose(naive.dense(sketched), wanted, rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(naive.dense(sketched), wanted, rtol=1e-6 * (n_blocks > 1), atol=1e-5 * (n_blocks > 1))
     if sp.issparse(sketched):
+        assert (sketched.data.dtype, sketched.indices.dtype) == (np.float32, np.int32)
         np.testing.assert_array_equal(np.diff(sketched.indptr), n_blocks * (X != 0).sum(axis=1))
 
 
-def test_golden_values_of_blocks():
-    X = 2 * np.arange(1, 16)[None]
-    wanted = [[16, 3, -57, 25, -13, 14, 8, -30, 38, -5, -9, 16]]
-    for rows in (X, sp.csr_array(X)):
-        assert CountSketch(12, seed=7, nnz_per_feature=4).apply(rows).astype(int).tolist() == wanted
+def test_golden_values():
+    # with whole numbers the sketch is exact, so it can be frozen like the hash
+    X = np.arange(1, 31).reshape(2, 15)
+    one = [[18, -2, -1, 4, 0, -57], [33, -2, -1, 19, 0, -132]]
+    four = [[16, 3, -57, 25, -13, 14, 8, -30, 38, -5, -9, 16]]
+    for how in (np.asarray, sp.csr_array):
+        assert CountSketch(6, seed=7).apply(how(X)).astype(int).tolist() == one
+        assert CountSketch(12, seed=7, nnz_per_feature=4).apply(how(2 * X[:1])).astype(int).tolist() == four
 
 
 def test_models_without_the_field_hold_one_bucket():
@@ -98,15 +80,6 @@ def test_models_without_the_field_hold_one_bucket():
     assert sketch_from_dict(described, {}) == CountSketch(6, 7, 1)
     assert CountSketch(6, 7).to_dict() == {**described, "nnz_per_feature": 1}
     assert CountSketch(6, 7, 3).to_dict() == {**described, "nnz_per_feature": 3}
-
-
-def test_golden_values():
-    # with whole numbers the sketch is exact, so it can be frozen like the hash
-    X = np.arange(1, 31).reshape(2, 15)
-    wanted = [[18, -2, -1, 4, 0, -57], [33, -2, -1, 19, 0, -132]]
-    sketch = CountSketch(6, seed=7)
-    assert sketch.apply(X).astype(int).tolist() == wanted
-    assert sketch.apply(sp.csr_array(X)).astype(int).tolist() == wanted
 
 
 def test_features_up_to_the_largest_index():
@@ -119,43 +92,19 @@ def test_features_up_to_the_largest_index():
     np.testing.assert_array_equal(naive.dense(CountSketch(64, 9).apply(X)), wanted)
 
 
-def test_sparse_sketch_of_narrow_types():
-    X = sp.csr_array(whole_numbers(0.05))
-    Y = CountSketch(2048, 0).apply(X)
-    assert (Y.data.dtype, Y.indices.dtype) == (np.float32, np.int32)
-    assert Y.indices.max() < 2048
-
-
-def inner_products(x, y, n_components, n_blocks=1):
-    """<Sx, Sy> for many seeds."""
-    both = np.stack([x, y])
-    sketched = [CountSketch(n_components, seed, n_blocks).apply(both) for seed in range(N_SEEDS)]
-    return np.array([first @ second for first, second in sketched])
-
-
-@pytest.mark.parametrize(("n_components", "n_blocks"), [(4, 1), (64, 1), (64, 4), (64, 8)])
+@cases("n_components, n_blocks", [(4, 1), (64, 4)])
 def test_inner_products_are_unbiased_with_the_known_variance(n_components, n_blocks):
     rng = np.random.default_rng(1)
     x = rng.normal(size=60)
     y = 0.5 * x + rng.normal(size=60)
-    got = inner_products(x, y, n_components, n_blocks)
+    both = np.stack([x, y])
+    sketched = [CountSketch(n_components, seed, n_blocks).apply(both) for seed in range(N_SEEDS)]
+    got = np.array([first @ second for first, second in sketched])
     # exact for fully independent hashes; at most 2 / m |x|^2 |y|^2
     variance = ((x @ x) * (y @ y) + (x @ y) ** 2 - 2 * (x**2 @ y**2)) / n_components
     assert variance <= 2 / n_components * (x @ x) * (y @ y)
     assert abs(got.mean() - x @ y) < 4 * np.sqrt(variance / N_SEEDS)
     assert 0.85 < got.var() / variance < 1.15
-
-
-def test_blocks_make_the_tails_thin():
-    # two heavy features: what one component in 16 spoils whole, four blocks of four spoil by quarters
-    x = np.zeros(60)
-    x[[3, 40]] = 1.0
-    whole, parts = (inner_products(x, x, 16, n_blocks) / 2 for n_blocks in (1, 4))
-    assert set(whole.round(6)) == {0.0, 1.0, 2.0}
-    assert abs((whole != 1).mean() - 1 / 16) < 4 * np.sqrt(1 / 16 / N_SEEDS)
-    # all four blocks must collide with one sign: probability 2 / 8^4
-    assert ((parts < 0.01) | (parts > 1.99)).mean() < 0.003
-    assert 0.8 < parts.var() / whole.var() < 1.25
 
 
 @cases(

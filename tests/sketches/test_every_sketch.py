@@ -28,6 +28,7 @@ def test_every_sketch_is_under_the_contract():
             sketch = each().make_sketch()
         except NotImplementedError:
             continue
+        assert abs(sketch.apply(whole_numbers(0.5))).max() > 0  # or the contract's comparisons would say nothing
         if type(sketch).__module__.startswith("streamkm."):  # not one that a test registers
             kinds.add(sketch.kind)
     assert kinds == set(SKETCHES)
@@ -45,13 +46,3 @@ def test_every_hashed_sketch_is_frozen(kind):
     tests = "".join((HERE.parent / f"{module}.py").read_text() for module in MODULES)
     golden = "".join(part.split("\ndef ")[0] for part in tests.split("def test_golden_values")[1:])
     assert f"{SKETCHES[kind].__name__}(" in golden
-
-
-def test_sketches_of_the_contract_differ():
-    """Rows that the contract's comparisons rest on are not sketched to nothing."""
-    for each in contract_classes():
-        try:
-            sketch = each().make_sketch()
-        except NotImplementedError:
-            continue
-        assert abs(sketch.apply(whole_numbers(0.5))).max() > 0

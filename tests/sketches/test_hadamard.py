@@ -15,17 +15,12 @@ from tests import naive
 from tests.contracts import N_FEATURES, HashedSketchContract, SketchContract, whole_numbers
 from tests.tables import cases
 
-N_SEEDS = 3000
+N_SEEDS = 1500
 PADDED = 64
 SKETCHES = [
     lambda d, seed=0: SubsampledHadamard(8, d, seed),
     lambda d, seed=0: PreconditionedSampling(0.25, d, seed),
 ]
-
-
-class TestSubsampled(HashedSketchContract):
-    def make_sketch(self):
-        return SubsampledHadamard(16, N_FEATURES, seed=5)
 
 
 class TestSubsampledWider(HashedSketchContract):
@@ -45,7 +40,7 @@ class TestSampling(SketchContract):
 
 
 @cases("dtype", [np.float32, np.float64])
-@cases("n", [16, 32, 64, 128, 256, 512, 2048])
+@cases("n", [16, 32, 64, 512, 2048])
 def test_transform_is_the_explicit_matrix(n, dtype):
     columns = np.random.default_rng(n).integers(-9, 10, (n, 3)).astype(dtype)
     wanted = hadamard(n) @ columns
@@ -56,7 +51,7 @@ def test_transform_is_the_explicit_matrix(n, dtype):
 
 
 @cases("dtype", [np.float32, np.float64])
-@cases("n", [1 << p for p in range(12, 18)])
+@cases("n", [1 << 12, 1 << 14, 1 << 17])
 def test_transform_of_rows_past_the_cache(n, dtype):
     # the transform of a unit vector is a column of signs, and the transform is its own inverse times n
     row = np.zeros(n, dtype)
@@ -72,7 +67,7 @@ def test_transform_of_rows_past_the_cache(n, dtype):
     np.testing.assert_array_equal(twice, n * row)
 
 
-@cases("n_features, n_padded", [(1, 16), (16, 16), (17, 32), (40, 64), (64, 64), (1025, 2048)])
+@cases("n_features, n_padded", [(1, 16), (17, 32), (64, 64)])
 def test_padded_width(n_features, n_padded):
     assert Rotation(n_features, 0).n_padded == n_padded
 
@@ -152,50 +147,24 @@ def test_golden_values():
     assert (Y.indices.tolist(), Y.data.tolist()) == ([1, 5, 7, 15], [-6, 42, -18, 62])
 
 
-def test_all_components_are_a_rotation():
-    X = np.random.default_rng(0).normal(size=(30, N_FEATURES))
-    for Y in (SubsampledHadamard(64, N_FEATURES, 3).apply(X), PreconditionedSampling(1, N_FEATURES, 3).apply(X)):
-        np.testing.assert_allclose(naive.d2_matrix(Y, Y), naive.d2_matrix(X, X), rtol=1e-5, atol=1e-5)
-
-
-def rows_and_products():
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=N_FEATURES)
-    y = 0.5 * x + rng.normal(size=N_FEATURES)
-    shared = (x @ x) * (y @ y) + (x @ y) ** 2 - 2 * (x**2 @ y**2)
-    return x, y, shared
-
-
 def check_moments(got, mean, variance):
     assert abs(got.mean() - mean) < 4 * np.sqrt(variance / len(got))
     assert 0.85 < got.var() / variance < 1.15
 
 
-@pytest.mark.parametrize("n_components", [4, 16, 48])
-def test_subsampled_inner_products_have_the_known_moments(n_components):
-    x, y, shared = rows_and_products()
-    sketched = [SubsampledHadamard(n_components, N_FEATURES, seed).apply(np.stack([x, y])) for seed in range(N_SEEDS)]
-    variance = shared / n_components * (PADDED - n_components) / (PADDED - 1)
-    check_moments(np.array([first @ second for first, second in sketched]), x @ y, variance)
-
-
-def test_sampled_products_with_a_center_have_the_known_moments():
-    x, center, shared = rows_and_products()
+def test_inner_products_have_the_known_moments():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=N_FEATURES)
+    center = 0.5 * x + rng.normal(size=N_FEATURES)
+    shared = (x @ x) * (center @ center) + (x @ center) ** 2 - 2 * (x**2 @ center**2)
+    sketched = [SubsampledHadamard(16, N_FEATURES, seed).apply(np.stack([x, center])) for seed in range(N_SEEDS)]
+    variance = shared / 16 * (PADDED - 16) / (PADDED - 1)
+    check_moments(np.array([first @ second for first, second in sketched]), x @ center, variance)
     got = []
     for seed in range(N_SEEDS):
         rotated = PreconditionedSampling(1, N_FEATURES, seed).apply(center[None])
         got.append((PreconditionedSampling(0.25, N_FEATURES, seed).apply(x[None]) @ rotated.T).toarray()[0, 0])
-    check_moments(np.array(got), x @ center, shared / 16 * (PADDED - 16) / (PADDED - 1))
-
-
-def test_means_of_sampled_rows_are_the_rotated_means():
-    rng = np.random.default_rng(0)
-    center = rng.normal(size=N_FEATURES) * 3
-    X = center + rng.normal(size=(20_000, N_FEATURES))
-    rotated = PreconditionedSampling(1, N_FEATURES, 3).apply(X.mean(axis=0)[None]).toarray()[0]
-    mean = PreconditionedSampling(0.25, N_FEATURES, 3).apply(X).sum(axis=0) / len(X)
-    # an entry v is 4 v with probability 1/4: variance 3 v^2
-    assert np.abs((mean - rotated) / np.sqrt(3 * (rotated**2 + 1) / len(X))).max() < 4.5
+    check_moments(np.array(got), x @ center, variance)
 
 
 @cases("make", SKETCHES)
@@ -208,14 +177,10 @@ def test_narrower_rows_lack_their_last_features(make):
 
 
 @cases("make", SKETCHES)
-def test_refuses_wider_rows(make):
+def test_refuses_wider_rows_and_features_and_seeds_out_of_range(make):
     for rows in (np.zeros((2, 41)), sp.csr_array((2, 41))):
         with pytest.raises(InvalidInputError, match=r"41 features; needed: at most 40"):
             make(40).apply(rows)
-
-
-@cases("make", SKETCHES)
-def test_refuses_features_and_seeds_out_of_range(make):
     for n_features in (0, 2**30 + 1):
         with pytest.raises(InvalidParameterError, match=f"n_features={n_features}"):
             make(n_features)

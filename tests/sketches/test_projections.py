@@ -16,7 +16,7 @@ from tests import naive
 from tests.contracts import N_FEATURES, UnboundedSketchContract, whole_numbers
 from tests.tables import cases
 
-N_SEEDS = 3000
+N_SEEDS = 1500
 
 
 def signs(m, seed):
@@ -35,11 +35,6 @@ SKETCHES = [signs, gaussian, sparse]
 FEATURES = [0, 1, 2, 63, 64, 1000, 2**31, 2**32 + 1, 2**63 - 2]
 
 
-class TestSigns(UnboundedSketchContract):
-    def make_sketch(self):
-        return RandomProjection(16, seed=5)
-
-
 class TestSignsOfManyComponents(UnboundedSketchContract):
     """Several words, the last not full; 1 / sqrt(150) is rounded."""
 
@@ -47,13 +42,6 @@ class TestSignsOfManyComponents(UnboundedSketchContract):
 
     def make_sketch(self):
         return RandomProjection(150, seed=2**64 - 1)
-
-
-class TestGaussian(UnboundedSketchContract):
-    tolerance = 1e-6
-
-    def make_sketch(self):
-        return RandomProjection(16, 5, "gaussian")
 
 
 class TestOddGaussian(UnboundedSketchContract):
@@ -70,13 +58,6 @@ class TestSparse(UnboundedSketchContract):
         return RandomProjection(16, 5, "sparse")
 
 
-class TestVerySparse(UnboundedSketchContract):
-    """1 / (0.0625 * 64) is a power of four."""
-
-    def make_sketch(self):
-        return RandomProjection(64, 5, "sparse", 1 / 16)
-
-
 def matrix_of(sketch, features):
     """Naive entries of a sketch."""
     if sketch.kind == "signs":
@@ -88,7 +69,7 @@ def matrix_of(sketch, features):
 
 
 @cases("stored", [False, True])
-@cases("n_components", [1, 6, 65, 130])
+@cases("n_components", [1, 6, 130])
 @cases("make", [*SKETCHES, lambda m, seed: sparse(m, seed, 0.05)])
 def test_is_the_explicit_matrix(make, n_components, stored):
     X, sketch = whole_numbers(0.4), make(n_components, 123)
@@ -132,21 +113,6 @@ def test_golden_values():
         [-1101892845, -1092149754, -1113925110, 1039559536],
     ]
     assert RandomProjection(4, 7, "gaussian").apply(np.eye(3, dtype=np.float32)).view(np.int32).tolist() == bits
-
-
-def test_normals_at_the_ends():
-    # the shortest and the longest pair of five million
-    out = np.empty((20_000, 500), np.float32)
-    entries.fill_normals(np.uint64(1), np.arange(20_000), out)
-    assert np.isfinite(out).all()
-    lengths = np.hypot(out[:, ::2], out[:, 1::2]).astype(np.float64)
-    for place in (lengths.argmax(), lengths.argmin()):
-        feature, pair = divmod(int(place), 250)
-        wanted = naive.normal_matrix(1, [feature], 500)[0, 2 * pair : 2 * pair + 2]
-        # u next to 1 is rounded by 2^-25, so that the least lengths are off by sqrt(2 * 2^-25) = 2.4e-4 at most
-        np.testing.assert_allclose(out[feature, 2 * pair : 2 * pair + 2], wanted, atol=2.5e-4)
-    assert 5 < lengths.max() < 6.77
-    assert lengths.min() < 2e-3
 
 
 def test_entries_are_normal_and_unrelated():
@@ -203,7 +169,7 @@ def variance_of(sketch, x, y):
     return ((x @ x) * (y @ y) + (x @ y) ** 2 + (fourth - 3) * (x**2 @ y**2)) / sketch.n_components
 
 
-@pytest.mark.parametrize("make", [*SKETCHES, lambda m, seed: sparse(m, seed, 0.05)])
+@cases("make", [*SKETCHES, lambda m, seed: sparse(m, seed, 0.05)])
 def test_inner_products_are_unbiased_with_the_known_variance(make):
     rng = np.random.default_rng(1)
     x = rng.normal(size=60)
@@ -226,11 +192,8 @@ def test_refuses_parameters_out_of_range(make):
 
 
 @cases("density", [0, -0.5, 1.5, 2.0**-32])
-def test_refuses_densities_out_of_range(density):
+def test_refuses_other_densities_and_kinds(density):
     with pytest.raises(InvalidParameterError, match=f"density={density}"):
         RandomProjection(4, 0, "sparse", density)
-
-
-def test_refuses_other_kinds():
     with pytest.raises(InvalidParameterError, match="kind='sign'; needed: one of signs, gaussian, sparse"):
         RandomProjection(4, 0, "sign")

@@ -22,7 +22,7 @@ from tests.tables import cases
 
 DELTA = 0.1
 N_ROWS, N_FEATURES = 7, 300
-N_SEEDS = 100
+N_SEEDS = 60
 OBLIVIOUS = ("countsketch", "signs", "gaussian", "sparse")
 
 
@@ -58,12 +58,6 @@ def costs_as_forms(n_clusters):
     return np.array(forms)
 
 
-def test_the_forms_are_the_costs():
-    X = matrices()["random"]
-    costs = [naive.within(X, labels) for labels in naive.partitions(N_ROWS, 3)]
-    np.testing.assert_allclose(np.einsum("pij,ij->p", costs_as_forms(3), X @ X.T), costs)
-
-
 def shares_of_failures(sketch, m, n_clusters, eps):
     """For each matrix, how many of the maps change the cost of some partition by more than eps."""
     forms, hard = costs_as_forms(n_clusters).reshape(-1, N_ROWS**2), matrices()
@@ -85,7 +79,7 @@ def interval(share, n_seeds=N_SEEDS):
     return found.low, found.high
 
 
-@cases("n_clusters, eps", [(1, 0.5), (2, 0.5), (3, 0.4), (6, 0.45)])
+@cases("n_clusters, eps", [(1, 0.5), (3, 0.4)])
 @cases("sketch", OBLIVIOUS)
 def test_costs_of_all_partitions_are_kept(sketch, n_clusters, eps):
     bound = sizing(sketch, n_clusters=n_clusters, eps=eps, delta=DELTA)
@@ -100,7 +94,7 @@ def test_a_quarter_of_the_components_is_not_enough():
     assert interval(shares_of_failures("gaussian", m, 3, 0.4)["pairs"])[0] > DELTA
 
 
-@cases("n_clusters, eps", [(1, 0.5), (2, 0.5), (3, 0.75)])
+@cases("n_clusters, eps", [(1, 0.5), (3, 0.75)])
 def test_singular_vectors_keep_all_costs_but_for_a_constant(n_clusters, eps):
     m = size("svd", n_clusters=n_clusters, eps=eps)
     forms = costs_as_forms(n_clusters).reshape(-1, N_ROWS**2)
@@ -112,7 +106,7 @@ def test_singular_vectors_keep_all_costs_but_for_a_constant(n_clusters, eps):
         assert (np.abs(got + constant - wanted) <= eps * wanted + 1e-9 * (X**2).sum()).all(), name
 
 
-@pytest.mark.parametrize(("n_clusters", "eps"), [(2, 0.5), (3, 0.6)])
+@cases("n_clusters, eps", [(3, 0.6)])
 def test_the_best_partition_by_leverage_costs_at_most_three_plus_eps(n_clusters, eps):
     m = size("leverage", n_clusters=n_clusters, eps=eps, delta=DELTA, n_features=N_FEATURES)
     assert m < N_FEATURES
@@ -151,7 +145,7 @@ def share_of_failures(sketch, X, eps, n_seeds=N_WIDE_SEEDS):
     return n_failed / n_seeds
 
 
-@cases("k, eps", [(3, 0.3), (5, 0.3), (10, 0.15), (20, 0.3)])
+@cases("k, eps", [(3, 0.3), (10, 0.15)])
 def test_rows_of_own_features_are_kept(k, eps):
     X, known = rows_of_own_features(k, eps), {"n_clusters": k, "eps": eps, "delta": DELTA}
     bound = sizing("countsketch", **known)

@@ -24,7 +24,7 @@ from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import FindSketch
 from streamkm.sketches import PCASketch, TruncatedSVDSketch
 from streamkm.sketches import subspace as subspaces
-from streamkm.sketches.subspace import GramFit, RangeFit, Subspace, fit_rows, nystroem, subspace_fit
+from streamkm.sketches.subspace import GramFit, RangeFit, Subspace, fit_rows, subspace_fit
 from streamkm.sources import open_source
 from tests import naive
 from tests.contracts import N_FEATURES, SketchContract, whole_numbers
@@ -77,16 +77,6 @@ def test_gaussians_are_functions_of_seed_and_feature():
     np.testing.assert_array_equal(wider[:, :6], out)
 
 
-def test_gaussians_are_normal():
-    from scipy.stats import kstest
-
-    out = np.empty((4000, 10))
-    kernels.fill_gaussians(np.uint64(3), np.arange(4000), out)
-    assert kstest(out.ravel(), "norm").pvalue > 0.01
-    correlations = np.corrcoef(out.T) - np.eye(10)
-    assert np.abs(correlations).max() < 4 / np.sqrt(4000)
-
-
 @given(X=sparse_matrices(), weighted=st.booleans(), index=st.sampled_from([np.int32, np.int64]))
 def test_sums_of_sparse_rows(X, weighted, index):
     X = sp.csr_array(X)
@@ -101,21 +91,6 @@ def test_sums_of_sparse_rows(X, weighted, index):
     sums = np.zeros_like(table)
     kernels.add_range(X.indptr, X.indices, X.data, weights, table, sums)
     np.testing.assert_allclose(sums, wanted @ table, atol=20 * tolerance)
-
-
-def test_indices_need_not_rise():
-    X = sp.csr_array(whole_numbers())
-    turned = sp.csr_array(
-        (
-            np.concatenate([X.data[a:b][::-1] for a, b in pairwise(X.indptr)]),
-            np.concatenate([X.indices[a:b][::-1] for a, b in pairwise(X.indptr)]),
-            X.indptr,
-        ),
-        shape=X.shape,
-    )
-    gram = np.zeros((N_FEATURES, N_FEATURES))
-    kernels.add_gram(turned.indptr, turned.indices, turned.data, NO_WEIGHTS, gram)
-    np.testing.assert_array_equal(gram, np.tril(naive.gram(X)))
 
 
 # rounds
@@ -133,14 +108,7 @@ def test_directions_are_singular_vectors(way, sparse, weighted):
     np.testing.assert_allclose(got.values, singular[:4] ** 2, rtol=1e-8)
     np.testing.assert_allclose(np.abs(got.vectors.T @ vectors[:4].T), np.eye(4), atol=1e-3)
     np.testing.assert_allclose(got.vectors.T @ got.vectors, np.eye(4), atol=1e-12)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_signs_and_bits_repeat(way):
-    X = falling()
-    first, again = found(way, X, 5), found(way, X, 5)
-    np.testing.assert_array_equal(first.vectors, again.vectors)
-    assert (first.vectors[np.abs(first.vectors).argmax(axis=0), np.arange(5)] > 0).all()
+    assert (got.vectors[np.abs(got.vectors).argmax(axis=0), np.arange(4)] > 0).all()
 
 
 def test_one_round_is_the_two_pass_range_finder():
@@ -174,13 +142,16 @@ def test_chunks_of_any_width_give_the_whole(way, sparse, cuts, arity):
     states = []
     for number, (start, stop) in enumerate(pairwise(bounds)):
         rows = X[start:stop]
-        if sparse:  # as text: as wide as its widest row
+        if sparse and number % 4 != 3:  # as text: as wide as its widest row
             rows = sp.csr_array(rows[:, : 1 + max(0, *np.nonzero(rows.any(axis=0))[0].tolist(), 0)])
         if number % arity:
             states[-1] = fit.step(states[-1], rows, NO_WEIGHTS)
         else:
             states.append(fit.step(None, rows, NO_WEIGHTS))
+    before = [state.product.copy() for state in states]
     joined = fit.join(states)
+    for state, wanted in zip(states, before, strict=True):
+        np.testing.assert_array_equal(state.product, wanted)
     whole = fit.step(None, sp.csr_array(X) if sparse else X, NO_WEIGHTS)
     widest = len(joined.product)
     part = (slice(widest), slice(widest)) if way == "gram" else slice(widest)
@@ -188,52 +159,18 @@ def test_chunks_of_any_width_give_the_whole(way, sparse, cuts, arity):
     assert not X[:, widest:].any()
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_joining_changes_no_addend(way):
-    fit = first_round(way, 3)
-    X = sp.csr_array(whole_numbers())
-    states = [fit.step(None, X[:20, :30], NO_WEIGHTS), fit.step(None, X[20:], NO_WEIGHTS)]
-    before = [state.product.copy() for state in states]
-    fit.join(states)
-    for state, wanted in zip(states, before, strict=True):
-        np.testing.assert_array_equal(state.product, wanted)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_mixed_dense_and_sparse_chunks(way):
-    X = whole_numbers(0.5)
-    fit = first_round(way, 4)
-    state = fit.step(fit.step(None, X[:25], NO_WEIGHTS), sp.csr_array(X[25:]), NO_WEIGHTS)
-    np.testing.assert_allclose(fit.finish(state).subspace.values, found(way, X, 4).values, rtol=1e-10)
-
-
 @cases("way", WAYS)
-@cases("rank", [0, 1, 3])
+@cases("rank", [0, 3])
 def test_rows_of_low_rank(way, rank):
     rng = np.random.default_rng(0)
+    narrow = rng.normal(size=(30, 3))
+    assert found(way, narrow, 6).vectors.shape == (3, 3)  # no more than features
     X = rng.normal(size=(50, rank)) @ rng.normal(size=(rank, 120))
     got = found(way, X, 6)
     np.testing.assert_allclose(got.vectors.T @ got.vectors, np.eye(6), atol=1e-10)
     np.testing.assert_allclose(got.values[:rank], np.linalg.svd(X)[1][:rank] ** 2, rtol=1e-9)
     assert (got.values[rank:] <= 1e-9 * max(1.0, got.values[0])).all()
     np.testing.assert_allclose(X @ got.vectors @ got.vectors.T, X, atol=1e-6)
-
-
-@cases("way", WAYS)
-@cases("d", [1, 3])
-def test_no_more_directions_than_features(way, d):
-    X = np.random.default_rng(0).normal(size=(30, d))
-    got = found(way, X, 6)
-    assert got.vectors.shape == (d, d)
-    np.testing.assert_allclose(got.values, np.linalg.svd(X)[1] ** 2, rtol=1e-6)
-
-
-def test_nystroem_is_exact_for_a_full_test_matrix():
-    X = falling(60, 12)
-    gram = X.T @ X
-    basis = np.random.default_rng(0).normal(size=(12, 12))
-    vectors, values = nystroem(gram @ basis, basis)
-    np.testing.assert_allclose(vectors * values @ vectors.T, gram, atol=1e-9)
 
 
 def test_sums_too_large_are_refused():
@@ -256,13 +193,11 @@ def test_streamed_pca_is_scikit_learns(way, weighted):
     assert angle < (1e-6 if way == "gram" else 1e-2)
 
 
-def test_streamed_pca_knows_its_way():
-    near = np.zeros(10)
-    for width, kind in ((len(near), GramFit), (5000, RangeFit)):
-        assert isinstance(subspace_fit(3, PCASketch.of_subspace, n_features=width, seed=0), kind)
-
-
 def test_wide_rows_are_not_squared():
+    with pytest.raises(InvalidParameterError, match="n_comp"):
+        subspace_fit(0, keep_subspace, n_features=9, seed=0)
+    assert isinstance(PCASketch.first_round(3, near_mean=np.zeros(10), seed=0), GramFit)
+    assert isinstance(PCASketch.first_round(3, near_mean=np.zeros(5000), seed=0), RangeFit)
     assert isinstance(subspace_fit(3, keep_subspace, n_features=subspaces.GRAM_FEATURES, seed=0), GramFit)
     fit = subspace_fit(3, keep_subspace, n_features=subspaces.GRAM_FEATURES + 1, seed=0)
     assert isinstance(fit, RangeFit)
@@ -270,11 +205,6 @@ def test_wide_rows_are_not_squared():
     assert subspaces.subspace_bytes(3, 3000).state == state.product.nbytes
     state = GramFit(3, keep_subspace).step(None, np.eye(4, 300), NO_WEIGHTS)
     assert subspaces.subspace_bytes(3, 300).state == state.product.nbytes
-
-
-def test_refuses_no_components():
-    with pytest.raises(InvalidParameterError, match="n_comp"):
-        subspace_fit(0, keep_subspace, n_features=9, seed=0)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
