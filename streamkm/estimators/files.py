@@ -183,8 +183,7 @@ def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, 
         "by_words": found is not None and found.by_words,
         "cautions": list(cautions((), summary["result"]) if found is None else found.cautions),
     }
-    values: dict[str, Any] = plain(summary)
-    return values
+    return dict(plain(summary))
 
 
 def result_facts(estimator: Any) -> dict[str, Any]:

@@ -428,8 +428,7 @@ class IncrementalKMeans(DescribedKMeans):
             self.seed_ = drawn_seed(self.random_state)
         source, weights = open_weighted(self, X, sample_weight, reset=first, ids=ids)
         if first:
-            if "preparation_" not in vars(self):  # a fit may have found it
-                self.preparation_ = self._preparation(source)
+            self.preparation_ = vars(self).get("preparation_") or self._preparation(source)  # a fit may have found it
             self.fitted_on_, self.tfidf_ = described(source), source.tfidf
         preparation = self.preparation_
         return source, source if preparation is None else PreparedRows(source, preparation), weights

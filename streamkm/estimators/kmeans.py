@@ -324,10 +324,8 @@ class StreamKMeans(DescribedKMeans):
         source, weights = open_weighted(self, X, sample_weight, reset=True)
         place, table = label_places(labels_to)
         if labels_to is not None and not source.access.replayable:
-            raise InvalidInputError(
-                f"{source.name} can be read only once, so labels cannot be written during the fit. Leave out labels_to "
-                "and save labels_ afterwards"
-            )
+            why = "can be read only once, so labels cannot be written during the fit"
+            raise InvalidInputError(f"{source.name} {why}. Leave out labels_to and save labels_ afterwards")
         if place is not None:
             with open_executor(self.executor, 1) as workers:
                 check_seen(workers, place)

@@ -86,7 +86,9 @@ class GlobalSearch:
         labels = nearest_in(self.here, block.X, table, "search")
         d2 = row_d2(block.X, labels, table)
         chances = rule.probabilities(drawn.weights, drawn.d2, drawn.limit)
-        certain, first = chances > CERTAIN, first_half(drawn.places)
+        hashes, certain = np.empty(len(drawn.places), np.int64), chances > CERTAIN
+        hash_places(np.uint64(HALVES_SEED), drawn.places, hashes)
+        first = (hashes & 1) == 0
         chosen, judged = np.flatnonzero(first | certain), np.flatnonzero(~first | certain)
         if not len(chosen) or not len(judged) or len(centers) < FEWEST_CLUSTERS:
             return GainEstimate(by_moving)
@@ -219,13 +221,6 @@ def cost_of_all(means: NDArray[np.float64], counts: NDArray[np.float64], given_u
 def part_of(block: Block, rows: NDArray[np.intp], times: NDArray[np.float64]) -> Block:
     """Some rows of a block, with multiplied weights, which represent the whole."""
     return Block(block.X[rows], block.d2norms[rows], times[rows] * block.weights[rows])
-
-
-def first_half(places: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each row belongs to the first half, by its place."""
-    hashes = np.empty(len(places), np.int64)
-    hash_places(np.uint64(HALVES_SEED), places, hashes)
-    return (hashes & 1) == 0
 
 
 def gained_by(

@@ -35,7 +35,8 @@ def run_fit(context: FitContext) -> FitState:
     _choose_rows(context, state, as_read)
     del as_read  # the passes to come need the memory
     trim_heap(context.plan.limit_bytes)
-    with context.of_width(found.width) as labelling:
+    width = found.n_features if found.columns is None else found.columns.n_columns
+    with context.of_width(width) as labelling:
         assign(labelling, state)
         while improve(labelling, state):
             assign(labelling, state)
@@ -73,10 +74,9 @@ def _choose_rows(context: FitContext, state: FitState, as_read: Sketched | None)
     by cluster. They are read once more if an earlier run sampled them.
     """
     plan, source = context.plan, context.reader.source
-    if as_read is not None and as_read.blocks is not None and not source.access.replayable:
-        state.once = as_read
-        return
     fits = plan.n_rows is not None and plan.n_rows <= plan.sample_rows and plan.cluster_on == "sample"
     original = source.n_features is not None and plan.space_for(source.n_features) == "original"
-    if fits and original and source.access.in_process and not len(context.weights):
+    if as_read is not None and as_read.blocks is not None and not source.access.replayable:
+        state.once = as_read
+    elif fits and original and source.access.in_process and not len(context.weights):
         state.sample = (as_read or read_once(context)).sample

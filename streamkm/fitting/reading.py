@@ -148,7 +148,7 @@ def read(context: FitContext) -> NormalizedRows:
 
 def _read_again(context: FitContext, sketch: Sketch, chunk_rows: NDArray[np.int64]) -> NormalizedRows:
     """Sketch all rows, which were read before, in another pass."""
-    sketched = _sketched(context, sketch, chunk_rows, "sketch-all", len(chunk_rows), "sketch-all")
+    sketched = _sketched(context, sketch, chunk_rows, "sketch-all", len(chunk_rows))
     trim_heap(context.plan.limit_bytes)
     return NormalizedRows(sketched, sketched, sketch)
 
@@ -173,7 +173,7 @@ def _read_along(context: FitContext) -> NormalizedRows:
         writer.save("directions", begun)
     # a record of the first pass is of rows along the directions before
     name = "sketch" if begun.lost < 1 else "sketch-all"
-    sketched = _sketched(context, begun.sketch, None, name, plan.n_chunks, name)
+    sketched = _sketched(context, begun.sketch, None, name, plan.n_chunks)
     check_clusters(context.settings.n_clusters, sketched.n_valid)
     trim_heap(plan.limit_bytes)
     sampled = rows_between(sketched.sample.X, 0, pca_rows(sketched.n_features, plan.n_components))
@@ -216,19 +216,14 @@ def read_once(context: FitContext) -> Sketched:
     if plan.counts_first:
         with context.progress.stage("count", plan.n_chunks) as counted:
             chunk_rows = count_pass(context, counted)
-    sketched = _sketched(context, sketch, chunk_rows, "sketch", plan.n_chunks, "sketch")
+    sketched = _sketched(context, sketch, chunk_rows, "sketch", plan.n_chunks)
     check_clusters(context.settings.n_clusters, sketched.n_valid)
     trim_heap(plan.limit_bytes)
     return sketched
 
 
 def _sketched(
-    context: FitContext,
-    sketch: Sketch | None,
-    chunk_rows: NDArray[np.int64] | None,
-    name: str,
-    n_chunks: int | None,
-    record: str,
+    context: FitContext, sketch: Sketch | None, chunk_rows: NDArray[np.int64] | None, name: str, n_chunks: int | None
 ) -> Sketched:
     """One pass that samples, and may sketch; it resumes an earlier run, unless workers hold sketched rows."""
     plan, settings, source = context.plan, context.settings, context.reader.source
@@ -236,7 +231,7 @@ def _sketched(
     coreset = None if sketch is None else plan.coreset_rule(settings.n_clusters, settings.seed64("coreset"))
     gathered = Gathered(rule, coreset)
     is_lost = sketch is not None and gathered.tree is None and context.spill is None  # with the workers
-    saved = None if is_lost or not source.access.replayable else record
+    saved = None if is_lost or not source.access.replayable else name
     with context.progress.stage(name, n_chunks) as stage:
         return sketch_pass(context, gathered, stage, sketch=sketch, chunk_rows=chunk_rows, record=saved)
 

@@ -39,11 +39,6 @@ class Clustering:
     columns: Columns | None = None  # the features of the centers, if they are few of all
     kernel: FoundKernel | None = None
 
-    @property
-    def width(self) -> int:
-        """Number of features of the rows that are assigned."""
-        return self.n_features if self.columns is None else self.columns.n_columns
-
     def model(self, metric: Metric) -> Model:
         """The model that assigns rows."""
         return Model(self.result.centers, self.n_features, metric, self.space, self.sketch, columns=self.columns)
@@ -127,8 +122,6 @@ class FitState:
     @classmethod
     def begun(cls, context: FitContext, found: Clustering) -> FitState:
         """The state before the first pass, or before the pass in which an earlier run ended."""
-        state = context.writer.load("refined", FitState)
-        if state is None:
-            state = cls(found.result.centers, list(found.history))
+        state = context.writer.load("refined", FitState) or cls(found.result.centers, list(found.history))
         state.found, state.model = found, found.model(context.reader.metric)
         return state

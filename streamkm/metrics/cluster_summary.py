@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from streamkm.core.display import Lines, columns_text
+from streamkm.core.display import columns_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -131,7 +131,10 @@ class ClusterSummary:
     by_words: bool = False  # whether traits are words
     missing: Missing | None = None  # values that were missing and filled
     cautions: tuple[str, ...] = ()  # where the result is poor, and what to look at
-    _repr_pretty_ = Lines._repr_pretty_
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002
+        """Print the table in IPython."""
+        printer.text(str(self))
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -39,13 +39,14 @@ def compare(
     deviation around the mean, use absolute deviation around the median", Journal of Experimental Social Psychology 49
     (2013): median absolute deviations.
     """
-    changes, shifts = _share_changes(before, now), _shifts(before, now)
+    scale, shifts = 1 / max(before.n_rows, 1.0) + 1 / max(now.n_rows, 1.0), _shifts(before, now)
+    p, q = (np.arcsin(np.sqrt((each.effective() + 0.375) / (each.n_rows + 0.75))) for each in (before, now))
+    changes = 2 * np.abs(q - p) / np.sqrt(scale)  # of shares, in standard errors by chance
     shares_of = before.shares(), now.shares()
     far = np.where((before.counts > 0) & (now.counts > 0), np.linalg.norm(now.means - before.means, axis=1), np.nan)
     units = np.where((before.effective() >= 2) & (before.distances > 0), before.distances, np.nan)
     most, moved = int(np.argmax(changes)), int(np.argmax(shifts))
     share = float(novel.sum() / max(float(now.counts.sum()), TINY))
-    scale = 1 / max(before.n_rows, 1.0) + 1 / max(now.n_rows, 1.0)
     ratios, spread = _ratios(before.histogram), _ratios(now.histogram)[0]
     values = [
         (abs(float((shares_of[1] - shares_of[0])[most])), _of_largest(float(changes[most]), len(changes))),
@@ -94,12 +95,6 @@ def _ratios(histogram: NDArray[np.float64]) -> tuple[float, float]:
     places, total = np.append((np.arange(n_bins) + 0.5) / n_bins, 1.0), max(float(histogram.sum()), TINY)
     mean = float(histogram @ places / total)
     return mean, float(histogram @ (places - mean) ** 2 / total)
-
-
-def _share_changes(before: ClusterState, now: ClusterState) -> NDArray[np.float64]:
-    """Changes of clusters' shares, in standard errors by chance."""
-    p, q = (np.arcsin(np.sqrt((each.effective() + 0.375) / (each.n_rows + 0.75))) for each in (before, now))
-    return np.asarray(2 * np.abs(q - p) / np.sqrt(1 / max(before.n_rows, 1.0) + 1 / max(now.n_rows, 1.0)))
 
 
 def _of_largest(value: float, k: int) -> float:

@@ -30,8 +30,6 @@ class PartsSource(RowSource):
         if not parts:
             raise InvalidInputError("a list of 0 parts has no rows; at least 1 part is needed")
         first = parts[0]
-        rows: list[int] = []
-        widths: list[int] = []
         taken: list[RowSource] = []
         for number, part in enumerate(parts):
             if part.n_rows is None or part.n_features is None:
@@ -45,10 +43,8 @@ class PartsSource(RowSource):
                 )
             order = order_of(part.feature_names, first.feature_names, f"part {number}", "part 0")
             taken.append(part if order is None else ChosenColumns(part, order.tolist()))
-            rows.append(part.n_rows)
-            widths.append(part.n_features)
         self.parts = parts = tuple(taken)
-        self._starts = np.cumsum([0, *rows])  # (parts + 1,); rows in front of each part
+        self._starts = np.cumsum([0, *(part.n_rows or 0 for part in parts)])  # (parts + 1,); rows in front of each part
         sizes = [part.n_bytes for part in parts]
         access = Access.joined([part.access for part in parts])
         if any(part.computed for part in parts):  # graphs of Dask arrays may hold rows too
@@ -58,8 +54,8 @@ class PartsSource(RowSource):
             access=access,
             origin=first.origin.joined([part.origin for part in parts]),
             name=f"{first.name} and {len(parts) - 1} more" if len(parts) > 1 else first.name,
-            n_rows=sum(rows),
-            n_features=max(widths),
+            n_rows=int(self._starts[-1]),
+            n_features=max(part.n_features or 0 for part in parts),
             dtype=np.result_type(*(part.dtype for part in parts)),
             n_bytes=None if None in sizes else sum(size or 0 for size in sizes),
         )

@@ -41,7 +41,9 @@ class FileVersion:
         return cls(status.st_size, status.st_mtime_ns)
 
     def __str__(self) -> str:
-        return f"{self.n_bytes:,} bytes, last modified {time_text(self.mtime_ns)}"
+        seconds, rest = divmod(self.mtime_ns, 10**9)
+        time = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+        return f"{self.n_bytes:,} bytes, last modified {time}"
 
 
 class LocalPath(str):
@@ -124,12 +126,6 @@ def unchanged(path: str) -> Iterator[None]:
         is_left = isinstance(sys.exception(), GeneratorExit)  # by whoever has read enough
         if isinstance(path, LocalPath) and path.version is not None and not is_left:
             _compare(path, path.version, status_of(path))
-
-
-def time_text(mtime_ns: int) -> str:
-    """The text of a time of change."""
-    seconds, rest = divmod(mtime_ns, 10**9)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
 
 
 def _compare(path: str, then: FileVersion, status: os.stat_result) -> None:
