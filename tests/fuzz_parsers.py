@@ -26,7 +26,7 @@ from streamkm.cluster.rows import row_d2norms
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sketches import CountSketch
 from streamkm.sources.binary.csr_groups import CsrSource
-from streamkm.sources.documents.files import TextFiles
+from streamkm.sources.documents.text_files import TextFiles
 from streamkm.sources.svmlight_text import SvmlightSource
 from streamkm.text import FeatureHashing
 from tests.naive_svmlight import MalformedError, as_lists, bits, rows_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from streamkm.engine.memory import ReadingMemory
+from streamkm.engine.pass_memory import ReadingMemory
 from streamkm.passes.sizes import RowSizes, Sizes
-from streamkm.planning.memory import MemoryModel
+from streamkm.planning.memory_model import MemoryModel
 
 PROCESS_MEMORY = 294 << 20
 """What such a fit is to take the process to hold beside data."""

@@ -26,7 +26,7 @@ from streamkm.core.progress import COMPILING, Progress
 if TYPE_CHECKING:
     from streamkm.cli.config import Override
     from streamkm.planning.plan import Plan
-    from streamkm.sources.base import RowSource
+    from streamkm.sources.row_source import RowSource
 
 
 # a parameter, alone or with its value, which a message may leave to the reader; or as the one argument of a class

@@ -14,11 +14,11 @@ from streamkm.cluster.fit_info import FitInfo
 from streamkm.core.exceptions import ConfigError, ModelFileError
 from streamkm.fitting.documents import COUNTED_BYTES, count_and_weight, open_documents
 from streamkm.sources import open_source
-from streamkm.sources.base import RowSource
 from streamkm.sources.documents.hashed import TfIdfRows
-from streamkm.sources.documents.open import document_format
+from streamkm.sources.documents.open_texts import document_format
 from streamkm.sources.fitted_tables import path_options, table_options
 from streamkm.sources.formats import TABLES
+from streamkm.sources.row_source import RowSource
 from streamkm.text import FeatureHashing, TfIdf
 
 TEXT, TFIDF = "text.json", "tfidf.npz"

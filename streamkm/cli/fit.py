@@ -53,8 +53,8 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         from streamkm.cli.summary import clusters_text, result_lines
         from streamkm.engine import open_cluster
         from streamkm.engine.checkpoint import KeptDirectory, forget
-        from streamkm.estimators.files import cluster_summary, summarize
         from streamkm.estimators.kmeans import StreamKMeans
+        from streamkm.estimators.model_files import cluster_summary, summarize
         from streamkm.passes.excerpts import row_ids
 
         estimator, output, place = talk.prepare(run.estimator), run.output, Path(run.output.directory)

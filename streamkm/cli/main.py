@@ -137,7 +137,7 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
     with Talk(**options) as talk:
         from streamkm.cli.results import check_labels_target, write_npy
         from streamkm.cli.summary import rows_text
-        from streamkm.estimators.files import load_estimator
+        from streamkm.estimators.model_files import load_estimator
         from streamkm.passes.label_tables import Written
         from streamkm.passes.labels import count_skipped
 

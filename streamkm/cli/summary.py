@@ -17,7 +17,7 @@ from streamkm.sources import open_source
 from streamkm.sources.arrow import kind_of_column
 
 if TYPE_CHECKING:
-    from streamkm.sources.base import RowSource
+    from streamkm.sources.row_source import RowSource
 
 MOST_SHOWN = 20  # clusters of a table
 _HEAD_BYTES = 1 << 20

@@ -107,8 +107,8 @@ def _judge(drift: Any, fail_on: str | None) -> None:
 
 def _load_incremental(path: str) -> IncrementalKMeans:
     """Load a model that can go on; an error says how to make one."""
-    from streamkm.estimators.files import load_estimator
     from streamkm.estimators.incremental import IncrementalKMeans
+    from streamkm.estimators.model_files import load_estimator
 
     estimator = load_estimator(path)
     if isinstance(estimator, IncrementalKMeans):

@@ -22,7 +22,7 @@ from streamkm.cluster.rows import NO_NORMS, Block, Totals, batch_rows, row_d2, r
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
 from streamkm.engine import Executor, Large
 from streamkm.engine.reduction import RUNS
-from streamkm.kernels.cluster.rows import add_csr, add_dense
+from streamkm.kernels.cluster.label_order import add_csr, add_dense
 from streamkm.kernels.cluster.totals import weighted_sum
 
 ROW_PIECES = 2  # for each thread, which take the same time

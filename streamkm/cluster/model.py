@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.columns import Columns
 from streamkm.cluster.fit_info import PREFIX as FIT_PREFIX
 from streamkm.cluster.fit_info import FitInfo, read_arrays
+from streamkm.cluster.occurring import Columns
 from streamkm.cluster.rows import merged
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
 from streamkm.core.matrix import Matrix
 from streamkm.preparation import Preparation
 from streamkm.sketches import sketch_from_dict
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 
 # Of files: with dense centers; with those of text, which are zero almost everywhere; of rows that are prepared; with
 # the state of a stream beside the model.

@@ -18,7 +18,7 @@ from streamkm.cluster.centers.packed import FAR, moved_csr
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, normalized, row_d2, row_d2norms, safe_scale
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 
 MOST_FEATURES = 1 << 20  # of sparse rows that are moved: beyond, features are hashes of words, which most rows lack
 LOOKED_AT = 1000  # rows that tell where data lie: far is far by any of them

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.cluster import distances
 from streamkm.kernels.cluster import totals as kernels
-from streamkm.kernels.cluster.rows import add_csr, add_csr_rows, add_dense, order_by_label
+from streamkm.kernels.cluster.label_order import add_csr, add_csr_rows, add_dense, order_by_label
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 

@@ -18,7 +18,7 @@ from streamkm.core.memory import memory_limit_bytes, trim_heap, with_process_mem
 from streamkm.core.progress import Progress, Stage
 from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.compare import Compared, Comparison, compare_bucket
-from streamkm.deduplication.plan import BorderRows, GatherPlan, invited, plan_run
+from streamkm.deduplication.shares import BorderRows, GatherPlan, invited, plan_run
 from streamkm.engine import Executor, local_executor, open_executor, under_limit
 from streamkm.engine.checkpoint import CheckpointWriter
 from streamkm.engine.passes import outputs
@@ -26,11 +26,11 @@ from streamkm.estimators.input_rows import checkpoint_writer, limit_of_run
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.labelling import FewClustersWarning
 from streamkm.estimators.validation import check_parameters, check_value, number, one_of
-from streamkm.passes.context import PassContext
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.planning.memory_budget import accepted
 from streamkm.sources import open_source
-from streamkm.sources.base import RowSource
+from streamkm.sources.row_source import RowSource
 
 MOST_CLUSTERS = 65_536  # that are chosen
 LLOYD_STEPS = 10  # more would not bring near-duplicates together

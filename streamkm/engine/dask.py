@@ -25,7 +25,6 @@ from dask.highlevelgraph import HighLevelGraph
 
 from streamkm.core.exceptions import ClusterError
 from streamkm.engine import dask_calls as calls
-from streamkm.engine.base import Executor, Outputs
 from streamkm.engine.dask_calls import Call, Held, encode, future_of, held_blocks, values_in
 from streamkm.engine.dask_workers import (
     MOST_FILES,
@@ -36,10 +35,11 @@ from streamkm.engine.dask_workers import (
     count_shards,
     out_of_reach,
 )
+from streamkm.engine.executor import Executor, Outputs
 from streamkm.engine.reduction import RUNS, JoinTree, Shard, run_lengths, runs_of, shard_stop, shards_of, subtree_levels
-from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.row_graphs import RowGraphs
+from streamkm.sources.row_source import Rows, RowSource
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from streamkm.core.progress import Stage
-from streamkm.engine.base import Executor, Folded, Large, Listener
 from streamkm.engine.checkpoint import CheckpointWriter
+from streamkm.engine.executor import Executor, Folded, Large, Listener
 
 State = TypeVar("State")
 Output = TypeVar("Output")

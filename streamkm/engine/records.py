@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.matrix import pack_matrix, unpack_matrix
 from streamkm.sketches import sketch_from_dict
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 
 Record: TypeAlias = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 T = TypeVar("T")

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.estimators.base import BaseKMeans
-from streamkm.estimators.files import cluster_summary, result_facts, summarize
+from streamkm.estimators.base_estimator import BaseKMeans
 from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.labelling import current_model, known_labels, known_means
+from streamkm.estimators.model_files import cluster_summary, result_facts, summarize
 from streamkm.estimators.sql import label_query
 from streamkm.estimators.validation import check_value, integer
 from streamkm.fitting.kmeans import DEVIATION_ROWS
+from streamkm.metrics.cluster_details import Wording, between_deviations, describe_clusters, steadied
 from streamkm.metrics.cluster_summary import ClusterSummary, Missing
-from streamkm.metrics.clusters import Wording, between_deviations, describe_clusters, steadied
 from streamkm.passes.excerpts import row_ids, rows_as_text
 from streamkm.preparation import Preparation
 from streamkm.reports.maps import ClusterMap, cluster_map
@@ -141,7 +141,7 @@ class DescribedKMeans(BaseKMeans):
         ----------
         n_traits : int, optional
             Features for each cluster: those whose mean in it lies farthest from that of all rows, in standard
-            deviations (for sparse rows in `metrics.clusters.steadied` ones). By default 3; 8 where known words name the
+            deviations (for sparse rows in `steadied` ones). By default 3; 8 where known words name the
             features, and then the clusters. Means are in the units of the data, as by `original_centers`, if all steps
             have an inverse; distances are always those of prepared rows.
         rows : as for `fit`, optional

@@ -14,10 +14,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Metric, Model
 from streamkm.cluster.sampling.coreset import CoresetRule
-from streamkm.cluster.tracking.clusters import TrackedClusters, origins_of
+from streamkm.cluster.tracking.tracked import TrackedClusters, origins_of
 from streamkm.cluster.tracking.transition import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.estimators.base import set_parameters
+from streamkm.estimators.base_estimator import set_parameters
 from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.input_rows import described, open_weighted, preparation_for, read_invalid
 from streamkm.estimators.labelling import (
@@ -38,9 +38,9 @@ from streamkm.estimators.validation import (
     parameters_of,
     searching,
 )
-from streamkm.fitting.streams.clusters import FollowSettings, StreamSettings, cluster_coreset
-from streamkm.fitting.streams.rows import feed
+from streamkm.fitting.streams.coreset_clusters import FollowSettings, StreamSettings, cluster_coreset
 from streamkm.fitting.streams.stream import Stream, stream_size
+from streamkm.fitting.streams.waiting_rows import feed
 from streamkm.metrics.drift_report import Drift, Update
 from streamkm.passes.labels import check_labels_place, count_skipped, open_labels
 from streamkm.passes.reader import Invalid, RowReader
@@ -48,10 +48,10 @@ from streamkm.passes.sizes import UpdateSizes
 from streamkm.preparation import Preparation
 from streamkm.preparation.preparation import FILL
 from streamkm.reports.report import check_matplotlib
-from streamkm.sketches.base import IdentitySketch
-from streamkm.sources.base import RowSource
+from streamkm.sketches.base_sketch import IdentitySketch
 from streamkm.sources.chunks import decoded_row_bytes
 from streamkm.sources.prepared import PreparedRows
+from streamkm.sources.row_source import RowSource
 
 CHUNK_BYTES = 16 << 20
 _OF_CLUSTERS = ("cluster_centers_", "cluster_means_", "cluster_ids_", "counts_", "changed_share_", "model_")

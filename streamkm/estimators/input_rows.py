@@ -29,7 +29,6 @@ from streamkm.planning.plan import Plan
 from streamkm.preparation import Preparation
 from streamkm.sketches.options import OPTIONS, full_options
 from streamkm.sources import open_source
-from streamkm.sources.base import RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.documents.hashed import HashedText, TfIdfRows
 from streamkm.sources.fingerprints import fingerprint
@@ -45,6 +44,7 @@ from streamkm.sources.frames import (
 )
 from streamkm.sources.memory.arrays import open_array
 from streamkm.sources.memory.iterables import IterableSource
+from streamkm.sources.row_source import RowSource
 
 _ENCODE = 'a frame X as open_source(X, categories="onehot")'
 

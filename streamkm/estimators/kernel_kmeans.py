@@ -15,7 +15,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, S
 from streamkm.core.progress import Progress
 from streamkm.engine import under_limit
 from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
-from streamkm.estimators.base import set_parameters
+from streamkm.estimators.base_estimator import set_parameters
 from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.input_rows import checkpoint_writer, limit_of_run, open_rows, open_weighted
 from streamkm.estimators.kmeans import resources_of
@@ -32,9 +32,9 @@ from streamkm.estimators.validation import (
     searching,
 )
 from streamkm.fitting.context import FitContext, KernelRule, check_clusters
-from streamkm.fitting.kernel.fit import KernelSettings, run_kernel_fit
+from streamkm.fitting.kernel.feature_maps import MapRule
+from streamkm.fitting.kernel.kernel_fit import KernelSettings, run_kernel_fit
 from streamkm.fitting.kernel.landmarks import Choice
-from streamkm.fitting.kernel.maps import MapRule
 from streamkm.passes.reader import RowReader
 from streamkm.planning.kernel_plan import (
     LANDMARKS,
@@ -48,9 +48,9 @@ from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.plan import Plan
 from streamkm.sketches.kernel_columns import Kernel, KernelFunction
 from streamkm.sketches.options import KernelOptions, Nystroem, full_options
-from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
 from streamkm.sources.prepared import cached_rows
+from streamkm.sources.row_source import RowSource
 
 STARTS = Starts(least=10, most=30)  # for few clusters
 ALIASES = {"poly": "polynomial"}  # as scikit-learn's other estimators call it

@@ -17,7 +17,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, S
 from streamkm.core.progress import Progress
 from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, open_executor, under_limit
 from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
-from streamkm.estimators.base import set_parameters
+from streamkm.estimators.base_estimator import set_parameters
 from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.incremental import IncrementalKMeans, incremental_from
 from streamkm.estimators.input_rows import (
@@ -41,8 +41,8 @@ from streamkm.estimators.validation import (
 )
 from streamkm.fitting.context import FitContext, Settings, check_clusters
 from streamkm.fitting.kmeans import run_fit
-from streamkm.passes.context import PassContext
 from streamkm.passes.labels import check_seen
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import Invalid, RowReader
 from streamkm.planning.fit_plan import plan_fit
@@ -50,11 +50,11 @@ from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.plan import Plan
 from streamkm.planning.request import Resources
 from streamkm.sketches import sketch_class
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 from streamkm.sketches.options import SketchOptions, full_options
-from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
 from streamkm.sources.prepared import PreparedRows, cached_rows
+from streamkm.sources.row_source import RowSource
 
 
 class StreamKMeans(DescribedKMeans):

@@ -25,7 +25,6 @@ from streamkm.estimators.input_rows import described, open_rows, read_invalid
 from streamkm.estimators.validation import Weights, centers_dtype, joined
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.state import FitState
-from streamkm.passes.context import PassContext
 from streamkm.passes.excerpts import look_at_words
 from streamkm.passes.label_tables import (
     N_VALUES,
@@ -37,15 +36,16 @@ from streamkm.passes.label_tables import (
     write_table,
 )
 from streamkm.passes.labels import HeldLabels, check_labels_place, check_seen, label_pass, n_writes, write_labels
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.predict import lazy_map, map_rows
 from streamkm.passes.reader import RowReader
 from streamkm.passes.sizes import UpdateSizes
 from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.request import Resources
 from streamkm.planning.sample_plan import plan_labels
-from streamkm.sources.base import RowSource
 from streamkm.sources.open import is_collection, store_of
 from streamkm.sources.prepared import PreparedRows
+from streamkm.sources.row_source import RowSource
 
 
 def set_model(estimator: Any, model: Model, **centers: NDArray[Any]) -> None:

@@ -16,8 +16,8 @@ from streamkm.cluster.model import Model
 from streamkm.cluster.rows import row_d2
 from streamkm.cluster.sampling.coreset import CoresetRule, Part
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
-from streamkm.cluster.tracking.clusters import TrackedClusters
 from streamkm.cluster.tracking.followed import NO_PLACES, ClusterState, Followed, Ground, idle_clusters, without
+from streamkm.cluster.tracking.tracked import TrackedClusters
 from streamkm.cluster.tracking.transition import UpdateRows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import is_on_cluster, local_executor
@@ -25,18 +25,18 @@ from streamkm.estimators.describe import feature_namer, in_units
 from streamkm.estimators.input_rows import checkpoint_writer
 from streamkm.estimators.labelling import Labelling
 from streamkm.estimators.validation import Weights, centers_dtype, digest
-from streamkm.fitting.streams.clusters import FollowSettings, StreamSettings
-from streamkm.fitting.streams.followed import UNSEARCHED, events_of, moved
-from streamkm.fitting.streams.rows import feed
+from streamkm.fitting.streams.coreset_clusters import FollowSettings, StreamSettings
+from streamkm.fitting.streams.followed_stream import UNSEARCHED, events_of, moved
 from streamkm.fitting.streams.stream import Stream
+from streamkm.fitting.streams.waiting_rows import feed
+from streamkm.metrics.cluster_details import Wording, largest
 from streamkm.metrics.cluster_summary import Moved
-from streamkm.metrics.clusters import Wording, largest
 from streamkm.metrics.drift import compare
 from streamkm.metrics.drift_report import Drift, NewCluster
 from streamkm.passes.assign import Assign, AssignResult, Decay, Observe, Observed, assign_pass
-from streamkm.passes.context import PassContext
 from streamkm.passes.labels import GatheredLabels, HeldLabels, check_seen, n_writes, write_labels
-from streamkm.sources.base import RowSource
+from streamkm.passes.pass_context import PassContext
+from streamkm.sources.row_source import RowSource
 
 MOST_FIGURES = 50  # updates whose figures are kept, for verdicts of drift
 N_TRAITS = 3  # features of a cluster that are told, of those whose mean moved most

@@ -23,7 +23,7 @@ from streamkm.core.exceptions import IgnoredStartsWarning, InvalidInputError, In
 from streamkm.core.matrix import check_unmasked
 from streamkm.preparation import check_preprocess
 from streamkm.sketches import sketch_names
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 from streamkm.sketches.options import OPTIONS, KernelOptions, Nystroem, SketchOptions, full_options
 from streamkm.sources.dense import is_bfloat16
 from streamkm.sources.open import is_collection

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.columns import FEWEST_FEATURES, Columns
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import POLISH_STEPS, POLISH_TOL, LloydResult, lloyd, original_centers, polish
 from streamkm.cluster.model import Space
 from streamkm.cluster.moving_averages import Schedule
 from streamkm.cluster.normalization import WHOLE, Normalization, on_sphere
+from streamkm.cluster.occurring import FEWEST_FEATURES, Columns
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.sampling.coreset import Part
 from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix
@@ -29,8 +29,8 @@ from streamkm.fitting.iterations import StepCheckpoint, iterated, noted
 from streamkm.fitting.reading import NormalizedRows
 from streamkm.fitting.state import Clustering, SampleView
 from streamkm.passes.sketch import Sketched
-from streamkm.planning.process import SEARCH
-from streamkm.sketches.base import Sketch
+from streamkm.planning.process_memory import SEARCH
+from streamkm.sketches.base_sketch import Sketch
 
 
 def search_centers(

@@ -21,11 +21,11 @@ from streamkm.core.memory import heap_restored
 from streamkm.core.progress import Progress
 from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.engine.checkpoint import CheckpointWriter
-from streamkm.passes.context import PassContext
 from streamkm.passes.labels import GatheredLabels, HeldLabels
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.sketch import Sketched
 from streamkm.planning.plan import Plan
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 from streamkm.sketches.kernel_columns import Kernel, KernelFunction
 from streamkm.sketches.kernel_map import GramFit
 

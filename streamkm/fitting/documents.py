@@ -10,14 +10,14 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.memory import is_given, memory_limit_bytes, resident_bytes, trim_heap
 from streamkm.core.progress import Progress, Stage
 from streamkm.engine import local_threads, open_executor, under_limit
-from streamkm.passes.context import PassContext
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.prepare import COUNTING_COPIES, CountFeatures
 from streamkm.passes.reader import RowReader
 from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of, with_line_limit
-from streamkm.sources.base import RowSource
 from streamkm.sources.chunks import default_chunk_bytes
 from streamkm.sources.documents.hashed import TfIdfRows
-from streamkm.sources.documents.open import open_texts
+from streamkm.sources.documents.open_texts import open_texts
+from streamkm.sources.row_source import RowSource
 from streamkm.text import FeatureHashing, TfIdf
 from streamkm.text.tfidf import Frequencies
 

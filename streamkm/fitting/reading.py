@@ -24,10 +24,10 @@ from streamkm.fitting.context import FitContext, FoundKernel, Settings, check_cl
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
 from streamkm.passes.sketch_rows import rows_ahead
-from streamkm.planning.memory import n_rows_ahead, pca_rows
+from streamkm.planning.memory_model import n_rows_ahead, pca_rows
 from streamkm.planning.plan import Plan
 from streamkm.sketches import DATA_DEPENDENT, find_sketch, first_round, make_sketch, sketch_class
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 
 MORE_LOST, LOST_ANYWAY = 1.15, 0.005  # how much more directions may leave out of all rows than of those read ahead
 LOST_ROWS = 2048  # that this is judged by, at most

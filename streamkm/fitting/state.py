@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.columns import Columns
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Metric, Model, Space
 from streamkm.cluster.normalization import Normalization
+from streamkm.cluster.occurring import Columns
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample, first_rows
 from streamkm.cluster.seeding.draws import DrawRule
 from streamkm.fitting.context import FitContext, FoundKernel
 from streamkm.passes.assign import AssignResult
 from streamkm.passes.sketch import Sketched
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 
 CERTAINTY = 2.0  # standard errors that an estimate is lowered by
 SURE = 0.005  # largest error of an estimated objective that is trusted, as a share of it

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.tracking.followed import ClusterState
+from streamkm.metrics.cluster_details import Wording, largest
 from streamkm.metrics.cluster_summary import ClusterDrift, Moved, Reason
-from streamkm.metrics.clusters import Wording, largest
-from streamkm.metrics.drift_report import ALARMS, FEWEST_UPDATES, MANY_BEYOND, Drift, Figure, Verdict
+from streamkm.metrics.drift_report import ALARMS, FEWEST_UPDATES, MANY_BEYOND, Drift, DriftFigure, Verdict
 
 FEWEST_ROWS = 20.0  # effective rows of a cluster, before and now, that its mean is judged by
 BEYOND = 0.01  # share of rows beyond a quantile of 99 %
@@ -55,7 +55,7 @@ def compare(
         (float(np.nan_to_num(far / units)[moved]), float(shifts[moved]) / SPREAD),
     ]
     known = earlier[:, 1::2] if now.n_rows > 0 and before.n_rows > 0 else np.empty((0, 4))
-    figures = [Figure(value, units) for value, units in values]
+    figures = [DriftFigure(value, units) for value, units in values]
     if len(known):
         middle = np.median(known, axis=0)
         deviation = np.maximum(np.median(np.abs(known - middle), axis=0), 1.0)

@@ -31,7 +31,7 @@ HEAD = (
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class DriftFigure:
     """A figure of change, beside those of the updates before."""
 
     value: float
@@ -46,11 +46,11 @@ class Drift:
 
     verdict: Verdict  # {"too few updates", "stable", "shifted", "fit again"}
     clusters: tuple[ClusterDrift, ...]  # the one with the most new rows first
-    shares: Figure  # of the cluster whose share changed most for the number of its rows
+    shares: DriftFigure  # of the cluster whose share changed most for the number of its rows
     # mean distance to the center over the distance within which 99 % of the rows before lie, at most 1
-    distances: Figure
-    novelty: Figure  # share of new rows beyond this distance
-    shift: Figure  # of the mean that moved most for the number of its rows, in mean distances
+    distances: DriftFigure
+    novelty: DriftFigure  # share of new rows beyond this distance
+    shift: DriftFigure  # of the mean that moved most for the number of its rows, in mean distances
     n_updates: int  # updates before whose figures these are compared with
     # new rows, estimated, that an update has labelled and not counted: far from all clusters, and too few for one
     far_rows: int = 0
@@ -68,7 +68,7 @@ class Drift:
         return replace(self, verdict=verdict, far_rows=n_rows, far_feature=feature)
 
     @property
-    def figures(self) -> tuple[Figure, ...]:
+    def figures(self) -> tuple[DriftFigure, ...]:
         """The four figures."""
         return self.shares, self.distances, self.novelty, self.shift
 

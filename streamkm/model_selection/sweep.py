@@ -31,22 +31,22 @@ from streamkm.core.progress import Progress
 from streamkm.engine import Executor, local_executor, local_threads, open_executor, under_limit
 from streamkm.estimators.validation import check_value, drawn_seed, integer, one_of
 from streamkm.fitting.context import check_clusters
+from streamkm.metrics.cluster_details import mean_silhouette
 from streamkm.metrics.cluster_summary import plain
-from streamkm.metrics.clusters import mean_silhouette
-from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import Invalid, RowReader
 from streamkm.passes.sketch import sketch_pass
-from streamkm.planning.memory import pca_rows
 from streamkm.planning.memory_budget import planned_line_limit
+from streamkm.planning.memory_model import pca_rows
 from streamkm.planning.request import Resources
 from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.preparation import Preparation, check_preprocess
 from streamkm.reports.report import check_matplotlib
 from streamkm.sketches import DATA_DEPENDENT, find_sketch, make_sketch
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 from streamkm.sketches.options import SketchOptions
 from streamkm.sources import open_source
 from streamkm.sources.prepared import PreparedRows

@@ -19,11 +19,11 @@ from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.tracking.followed import Ground
 from streamkm.core.progress import Stage
 from streamkm.engine.checkpoint import CheckpointWriter
-from streamkm.engine.memory import PassMemory, ReadingMemory
+from streamkm.engine.pass_memory import PassMemory, ReadingMemory
 from streamkm.engine.passes import Pass, run
 from streamkm.kernels.cluster.totals import weighted_sum
-from streamkm.passes.context import PassContext
 from streamkm.passes.labels import GatheredLabels, HeldLabels
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import ValidRows, changed_source
 from streamkm.passes.sizes import FitSizes, UpdateSizes
 from streamkm.passes.sketch import Sketched

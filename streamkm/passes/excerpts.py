@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.progress import Progress
-from streamkm.sources.base import RowSource
 from streamkm.sources.chunks import ChunkRuns
-from streamkm.sources.documents.hashed import Batch, HashedText, hashed_text
+from streamkm.sources.documents.hashed import HashedText, TextBatch, hashed_text
+from streamkm.sources.row_source import RowSource
 from streamkm.text.words import WordTable, joined_counts
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
     return WordTable.of(counts, text.hashing)
 
 
-def _pieces(text: HashedText) -> Iterator[Batch]:
+def _pieces(text: HashedText) -> Iterator[TextBatch]:
     if text.access.streams:
         return islice(text.batches(PIECE_BYTES), PIECES)
     chunks = ChunkRuns.of(text.cuts(PIECE_BYTES))

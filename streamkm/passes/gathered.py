@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.columns import Occurring
-from streamkm.cluster.memory import PLACED_ROW_BYTES
+from streamkm.cluster.occurring import Occurring
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.coreset import CoresetRule, CoresetTree, Part
 from streamkm.cluster.sampling.row_sample import Candidates, SampleCollector, SampleRule
-from streamkm.engine.memory import PassMemory, waiting_calls
+from streamkm.cluster.search_memory import PLACED_ROW_BYTES
+from streamkm.engine.pass_memory import PassMemory, waiting_calls
 from streamkm.passes.reader import ValidRows
 from streamkm.passes.sizes import ClusterOn, FitSizes
-from streamkm.sources.base import RowSource
+from streamkm.sources.row_source import RowSource
 
 CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
 PICKED_ROW_BYTES = 40  # of a row that may come into the sample: its key and number, and the order of all keys

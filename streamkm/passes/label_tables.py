@@ -20,7 +20,7 @@ from streamkm.core.atomic_io import check_local, check_new, replace_file, workin
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, OutputError
 from streamkm.core.matrix import rows_between
 from streamkm.core.progress import Stage
-from streamkm.sources.base import RowSource
+from streamkm.sources.row_source import RowSource
 
 COLUMNS = ("label", "distance", "second_label", "second_distance")
 N_VALUES = len(COLUMNS)  # of a row, as `nearest_two` gives them

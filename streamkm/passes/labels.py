@@ -32,7 +32,7 @@ from streamkm.engine import Executor, Folded
 from streamkm.engine.checkpoint import CheckpointWriter
 from streamkm.engine.passes import Map, held_outputs
 from streamkm.engine.records import pack
-from streamkm.passes.context import PassContext
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.predict import nearest_labels
 from streamkm.passes.reader import ValidRows
 
@@ -124,7 +124,7 @@ class HeldLabels:
     def to_dask(self) -> Any:
         """All labels as a Dask array with a block for each call; gathered if Dask's arrays take no futures."""
         from streamkm.engine.dask_calls import concatenated, parts_by_call
-        from streamkm.sources.dask.arrays import array_of_arrays
+        from streamkm.sources.dask.dask_arrays import array_of_arrays
 
         try:
             return array_of_arrays(concatenated, parts_by_call(self.handles, self.rows.tolist()), np.dtype(np.int32))

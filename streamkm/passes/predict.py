@@ -18,13 +18,13 @@ from streamkm.cluster.rows import batch_rows, row_d2
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.progress import Stage
-from streamkm.engine.memory import PassMemory
+from streamkm.engine.pass_memory import PassMemory
 from streamkm.engine.passes import Map, outputs
-from streamkm.passes.context import PassContext
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import Invalid, RowReader, ValidRows
-from streamkm.sources.base import Rows
 from streamkm.sources.chunks import LARGEST_CHUNK_BYTES
 from streamkm.sources.prepared import pieces
+from streamkm.sources.row_source import Rows
 
 
 def lazy_map(

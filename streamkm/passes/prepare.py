@@ -15,10 +15,10 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import SampleRule
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress
-from streamkm.engine.memory import PassMemory
+from streamkm.engine.pass_memory import PassMemory
 from streamkm.engine.passes import Pass
-from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import Invalid, ValidRows
 from streamkm.passes.sizes import FitSizes
 from streamkm.passes.sketch import sketch_pass
@@ -26,9 +26,9 @@ from streamkm.preparation import Preparation
 from streamkm.preparation.moments import SUM_BYTES, FillFit, MomentsFit, quartile_scaling
 from streamkm.preparation.preparation import FILL, FOUND, kind_of
 from streamkm.preparation.scaling import Fill, Scaling, Table, rounding_of
-from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
 from streamkm.sources.prepared import PreparedRows
+from streamkm.sources.row_source import RowSource
 from streamkm.text.tfidf import Frequencies
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def _found(context: PassContext, step: str, record: str, sample_rows: int, progr
                 found = quartile_scaling(sample.X)
         else:
             fit = FillFit() if step == FILL else MomentsFit(not source.is_sparse, source.dtype)
-            sums = Sums(fit, source.name, source.n_features)
+            sums = PreparationSums(fit, source.name, source.n_features)
             sums_record = None if n_chunks is None else f"{record}-sums"
             found, stage.rows = context.run(sums, stage, record=sums_record)
     context.writer.save(record, found)
@@ -115,7 +115,7 @@ def _found(context: PassContext, step: str, record: str, sample_rows: int, progr
 
 
 @dataclass(frozen=True, slots=True)
-class Sums(Pass[NDArray[np.float64] | None, None, tuple[Scaling | Fill, int]]):
+class PreparationSums(Pass[NDArray[np.float64] | None, None, tuple[Scaling | Fill, int]]):
     """Means of all columns, and their deviations if rows are scaled."""
 
     fit: MomentsFit | FillFit

@@ -18,9 +18,9 @@ from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Large
 from streamkm.preparation import DOMAINS
-from streamkm.sources.base import IndexedRows, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.remote import unchanged
+from streamkm.sources.row_source import IndexedRows, Rows, RowSource, row_places
 
 Invalid = Literal["raise", "skip", "mean"]
 Item = Chunk | Rows | tuple[Chunk, Any, list[Any]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from streamkm.cluster.memory import CenterSizes
 from streamkm.cluster.model import Space
-from streamkm.engine.memory import ReadingMemory
+from streamkm.cluster.search_memory import CenterSizes
+from streamkm.engine.pass_memory import ReadingMemory
 
 ClusterOn: TypeAlias = Literal["sample", "blocks", "coreset", "spilled"]
 

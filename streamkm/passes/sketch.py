@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.columns import Columns, Occurring
 from streamkm.cluster.held_rows import Held, Spill
+from streamkm.cluster.occurring import Columns, Occurring
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.coreset import Part
 from streamkm.cluster.sampling.row_sample import Sample
@@ -23,13 +23,13 @@ from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.matrix import Matrix, added_in_order
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
-from streamkm.engine.memory import PassMemory
+from streamkm.engine.pass_memory import PassMemory
 from streamkm.engine.passes import Map, Pass, held_outputs, outputs
-from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import BlockTotals, ChunkCounts, Gathered, SavedRows
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import RowReader, SourceRows, ValidRows
 from streamkm.passes.sketch_rows import SketchRows
-from streamkm.sketches.base import Sketch, SketchFit, SketchFitBytes
+from streamkm.sketches.base_sketch import Sketch, SketchFit, SketchFitBytes
 from streamkm.sources.chunks import Chunk
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from streamkm.cluster.columns import FEWEST_FEATURES, Occurring, occurring_bits
+from streamkm.cluster.occurring import FEWEST_FEATURES, Occurring, occurring_bits
 from streamkm.cluster.rows import NO_WEIGHTS, Block, merged
 from streamkm.cluster.sampling.coreset import CoresetRule, CoresetTree
 from streamkm.cluster.sampling.row_sample import (
@@ -22,15 +22,15 @@ from streamkm.cluster.sampling.row_sample import (
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
-from streamkm.engine.memory import PassMemory
+from streamkm.engine.pass_memory import PassMemory
 from streamkm.engine.passes import HeldMap, Map, outputs
-from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import BlockTotals, ChunkCounts, counted, gathered_memory
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import ReadItem, RowReader, SourceRows, ValidRows
 from streamkm.passes.sizes import ClusterOn, FitSizes
-from streamkm.sketches.base import Sketch
-from streamkm.sources.base import IndexedRows
+from streamkm.sketches.base_sketch import Sketch
 from streamkm.sources.chunks import Chunk
+from streamkm.sources.row_source import IndexedRows
 
 MOST_INDEXED = 0.5  # largest share of candidates for which rows are indexed first and then picked
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from streamkm.cluster.model import Space
 from streamkm.passes.sizes import ClusterOn, Sizes
-from streamkm.planning.memory import MemoryModel
 from streamkm.planning.memory_budget import MemoryBudget, accepted, check_workers, checked, smaller_sizes
+from streamkm.planning.memory_model import MemoryModel
 from streamkm.planning.plan import Plan
 from streamkm.planning.request import ALONG, ON_ALL, FitRequest, Resources, clusters_all, regimes
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.sketches.options import SketchOptions
-from streamkm.sources.base import RowSource
 from streamkm.sources.chunks import ChunkRuns, decoded_row_bytes
+from streamkm.sources.row_source import RowSource
 
 PLACE_BYTES = 8  # of a row, beside its values
 ESTIMATE_SLACK = 1.25  # of the bytes of rows whose number is known by a look at a few places

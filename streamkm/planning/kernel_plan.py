@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.engine.memory import MIB
+from streamkm.engine.pass_memory import MIB
 from streamkm.planning.fit_plan import plan_request
-from streamkm.planning.memory import MapBytes
+from streamkm.planning.memory_model import MapBytes
 from streamkm.planning.plan import Plan, PlannedSketch
 from streamkm.planning.request import FitRequest, Resources
 from streamkm.sketches.kernel_columns import BATCH_ROWS
 from streamkm.sketches.kernel_map import gram_bytes
 from streamkm.sketches.options import Nystroem, SketchOptions
 from streamkm.sketches.sizing import kernel_columns, nystroem_columns
-from streamkm.sources.base import RowSource
 from streamkm.sources.chunks import decoded_row_bytes
+from streamkm.sources.row_source import RowSource
 
 VIEW_ROWS = 5000  # sampled rows kept for the 2-D picture and for the estimate of the objective
 SQUARES = 6  # of c x c numbers while the landmarks' matrix is inverted: it, its vectors, LAPACK's copies

@@ -17,13 +17,13 @@ from streamkm.core.memory import (
     with_process_memory,
 )
 from streamkm.engine.dask_workers import WorkerMemory
-from streamkm.engine.memory import MIB, ReadingMemory
+from streamkm.engine.pass_memory import MIB, ReadingMemory
 from streamkm.passes.gathered import CANDIDATES
 from streamkm.passes.sizes import Sizes
-from streamkm.planning.memory import MemoryModel
-from streamkm.planning.process import HELD_SHARE, PlannedWorkers, excess_bytes, process_memory
-from streamkm.sources.base import RowSource
+from streamkm.planning.memory_model import MemoryModel
+from streamkm.planning.process_memory import HELD_SHARE, PlannedWorkers, excess_bytes, process_memory
 from streamkm.sources.chunks import SMALLEST_CHUNK_BYTES, Access, default_chunk_bytes
+from streamkm.sources.row_source import RowSource
 from streamkm.sources.text_lines import LineLimit
 
 SAMPLE_BYTES = 256 * MIB

@@ -11,8 +11,8 @@ from streamkm.cluster.sampling.coreset import CoresetRule, Method
 from streamkm.core.display import Lines, aligned
 from streamkm.core.memory import human_bytes
 from streamkm.passes.sizes import ClusterOn, Sizes
-from streamkm.planning.memory import MemoryModel
-from streamkm.planning.process import MUCH_ROOM, EpochRoom, PlannedWorkers, excess_bytes
+from streamkm.planning.memory_model import MemoryModel
+from streamkm.planning.process_memory import MUCH_ROOM, EpochRoom, PlannedWorkers, excess_bytes
 
 STAGE_NAMES = {"idf": "document frequencies", "by rows": "sorting entries by rows", "fill": "column means"}
 _MAIN = ("sketch", "assignment", "passes", "bytes read", "epochs", "memory", "worker memory")  # main lines for users

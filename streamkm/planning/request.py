@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 
 from streamkm.cluster.centers.index import FEWEST_CENTERS
-from streamkm.cluster.columns import FEWEST_FEATURES, MOST_COUNTED, MOST_OCCUR
 from streamkm.cluster.model import Space
+from streamkm.cluster.occurring import FEWEST_FEATURES, MOST_COUNTED, MOST_OCCUR
 from streamkm.cluster.sampling.coreset import default_size
 from streamkm.cluster.seeding.draws import draw_rows
 from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine.dask_workers import WorkerMemory
-from streamkm.engine.memory import MIB
+from streamkm.engine.pass_memory import MIB
 from streamkm.passes.sizes import ClusterOn, RowSizes, Sizes
-from streamkm.planning.memory import MapBytes, MemoryModel
 from streamkm.planning.memory_budget import FEWEST_DRAWN, reading_of
+from streamkm.planning.memory_model import MapBytes, MemoryModel
 from streamkm.planning.plan import PlannedSketch
 from streamkm.sketches import DATA_DEPENDENT, n_directions, sketch_class
-from streamkm.sketches.base import SketchAnswers
+from streamkm.sketches.base_sketch import SketchAnswers
 from streamkm.sketches.kernel_map import KernelMap
 from streamkm.sketches.options import SketchOptions
-from streamkm.sources.base import RowSource
+from streamkm.sources.row_source import RowSource
 
 STORED_ENTRY_BYTES = 8  # of a sketched sparse row: a value and its index
 

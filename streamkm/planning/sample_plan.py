@@ -6,18 +6,18 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-from streamkm.engine.memory import PassMemory, ReadingMemory
+from streamkm.engine.pass_memory import PassMemory, ReadingMemory
 from streamkm.passes.assign import Observe
 from streamkm.passes.gathered import CANDIDATES
 from streamkm.passes.predict import Values, labelled_bytes
 from streamkm.passes.sizes import Sizes, UpdateSizes
-from streamkm.planning.memory import pca_rows
 from streamkm.planning.memory_budget import MemoryBudget, accepted, checked, largest_chunk, reading_of, smaller_sizes
+from streamkm.planning.memory_model import pca_rows
 from streamkm.planning.plan import MemoryPlan, PlannedSketch
 from streamkm.planning.request import Resources, block_row_bytes, float_row_bytes
 from streamkm.sketches import DATA_DEPENDENT, sketch_class
-from streamkm.sources.base import RowSource
 from streamkm.sources.chunks import decoded_row_bytes
+from streamkm.sources.row_source import RowSource
 
 CENTERS_COPIES = 24  # of the most centers, while clusters are searched
 LARGE_CHUNKS = 1 << 20  # enough that all large states of a fold exist

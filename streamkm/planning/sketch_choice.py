@@ -7,10 +7,10 @@ from typing import Any
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.planning.plan import PlannedSketch
 from streamkm.sketches import DATA_DEPENDENT, is_oblivious, make_sketch, needs_n_features, sketch_class
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 from streamkm.sketches.options import SketchOptions
 from streamkm.sketches.sizing import sizing
-from streamkm.sources.base import RowSource
+from streamkm.sources.row_source import RowSource
 
 DENSE_IDENTITY = 512  # dense rows up to this width are clustered as they are
 SPARSE_COMPONENTS = 2048  # costs no memory for sparse rows; a table of k centers still fits in the second-level cache

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix, as_working
-from streamkm.kernels.preparation import moments as kernels
+from streamkm.kernels.preparation import feature_moments as kernels
 from streamkm.preparation.scaling import Fill, Scaling, rounding_of
 
 SUM_BYTES = 24

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, as_working
-from streamkm.kernels.preparation import rows as kernels
-from streamkm.preparation.columns import (
+from streamkm.kernels.preparation import row_steps as kernels
+from streamkm.preparation.column_steps import (
     StepColumns,
     apply_to,
     check_column_steps,

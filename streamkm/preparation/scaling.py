@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.kernels.preparation import rows as kernels
-from streamkm.preparation.columns import StepColumns, member
+from streamkm.kernels.preparation import row_steps as kernels
+from streamkm.preparation.column_steps import StepColumns, member
 
 FATES = ("a number", "its logarithm", "a category", "constant", "a counter", "a number that identifies rows")
 """Decisions of the step "table" on a column, see `Table.fate`; from the fourth on, the column is left out."""

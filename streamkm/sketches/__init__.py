@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix
-from streamkm.sketches.base import IdentitySketch, Sketch, SketchAnswers, SketchFit
+from streamkm.sketches.base_sketch import IdentitySketch, Sketch, SketchAnswers, SketchFit
 from streamkm.sketches.countsketch import CountSketch
 from streamkm.sketches.fourier_map import FourierMap
 from streamkm.sketches.hadamard import SubsampledHadamard

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.intrinsics.hashing import hash_features, stream_seed
-from streamkm.kernels.sketch import countsketch as kernels
-from streamkm.sketches.base import SeededSketch, check_numbers
+from streamkm.kernels.sketch import bucket_sums as kernels
+from streamkm.sketches.base_sketch import SeededSketch, check_numbers
 
 MAX_COMPONENTS = 1 << 31  # buckets are 32-bit indices
 MAX_PER_FEATURE = 64

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.intrinsics.panels import Panels
-from streamkm.sketches.base import check_fits
+from streamkm.sketches.base_sketch import check_fits
 from streamkm.sketches.kernel_columns import BATCH_ROWS
 from streamkm.sketches.kernel_map import Projected, projected
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.intrinsics.hashing import hash_features, hash_places, stream_seed
-from streamkm.kernels.sketch import hadamard as kernels
-from streamkm.sketches.base import SeededSketch, check_numbers, check_width
+from streamkm.kernels.sketch import walsh_hadamard as kernels
+from streamkm.sketches.base_sketch import SeededSketch, check_numbers, check_width
 
 LEAST_WIDTH = 16  # a vector of float32
 MAX_FEATURES = 1 << 30

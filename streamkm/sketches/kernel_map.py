@@ -20,7 +20,7 @@ from scipy.linalg import blas, eigh, lapack
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
-from streamkm.sketches.base import SketchAnswers, SketchFitBytes, check_fits
+from streamkm.sketches.base_sketch import SketchAnswers, SketchFitBytes, check_fits
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, KernelFunction
 from streamkm.sketches.subspace import oriented
 

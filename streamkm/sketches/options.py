@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 
 
 @dataclass(frozen=True)

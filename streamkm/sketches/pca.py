@@ -12,8 +12,8 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.panels import Panels
-from streamkm.kernels.sketch import subspace as kernels
-from streamkm.sketches.base import SketchAnswers, check_fits
+from streamkm.kernels.sketch import subspace_sums as kernels
+from streamkm.sketches.base_sketch import SketchAnswers, check_fits
 from streamkm.sketches.subspace import Subspace
 
 POWER_STEPS = 2  # of a sample's directions

@@ -19,7 +19,7 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.kernels.sketch import entries as kernels
-from streamkm.sketches.base import SeededSketch, check_numbers
+from streamkm.sketches.base_sketch import SeededSketch, check_numbers
 
 MAX_COMPONENTS = 1 << 24
 BLOCK_ENTRIES = 1 << 18  # of the map, made at once: 1 MiB

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.intrinsics.hashing import stream_seed
-from streamkm.kernels.sketch.hadamard import sample_entries
-from streamkm.sketches.base import SketchAnswers, check_fits
+from streamkm.kernels.sketch.walsh_hadamard import sample_entries
+from streamkm.sketches.base_sketch import SketchAnswers, check_fits
 from streamkm.sketches.hadamard import Rotation
 from streamkm.sketches.subspace import Subspace
 

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.kernels.cluster.rows import add_dense
+from streamkm.kernels.cluster.label_order import add_dense
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
-from streamkm.kernels.sketch import subspace as kernels
-from streamkm.sketches.base import Sketch, SketchFit, SketchFitBytes
+from streamkm.kernels.sketch import subspace_sums as kernels
+from streamkm.sketches.base_sketch import Sketch, SketchFit, SketchFitBytes
 
 GRAM_FEATURES = 2048  # up to 32 MiB of sums; above, an n x d x d product costs more than the range finder's passes
 OVERSAMPLING = 0.5  # further columns of the test matrix for each direction wanted,
@@ -42,7 +42,7 @@ Make: TypeAlias = Callable[[Subspace], Sketch]
 
 
 @dataclass(slots=True)
-class Sums:
+class SubspaceSums:
     """Sums over rows, in float64; they grow when wider rows come."""
 
     # (d, p): ``X.T @ W @ X @ T`` for a test matrix T, or the Gram matrix on and below the diagonal
@@ -52,12 +52,12 @@ class Sums:
     double: bool = False  # whether rows of float64 were among them
 
 
-def join_sums(states: Sequence[Sums], shape: tuple[int, int] = (0, 0)) -> Sums:
+def join_sums(states: Sequence[SubspaceSums], shape: tuple[int, int] = (0, 0)) -> SubspaceSums:
     """Add up, in order, to sums of at least this shape; no addend is changed, a single one that fits is returned."""
     rows, columns = (max(sizes) for sizes in zip(shape, *(state.product.shape for state in states), strict=True))
     if len(states) == 1 and states[0].product.shape == (rows, columns):
         return states[0]
-    joined = Sums(np.zeros((rows, columns)), np.zeros(rows))
+    joined = SubspaceSums(np.zeros((rows, columns)), np.zeros(rows))
     for state in states:
         joined.product[: len(state.product), : state.product.shape[1]] += state.product
         joined.total[: len(state.total)] += state.total
@@ -67,7 +67,7 @@ def join_sums(states: Sequence[Sums], shape: tuple[int, int] = (0, 0)) -> Sums:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GramFit:
+class SubspaceGram:
     """The Gram matrix ``X.T @ W @ X`` (d, d), then its leading eigenvectors, exact up to rounding.
 
     O(n * d^2) for dense rows, O(sum of nnz(row)^2) for sparse ones; 16 * d^2 bytes of sums and product a worker.
@@ -79,7 +79,7 @@ class GramFit:
     # far from the origin leave no digits for what lies around the mean. For dense rows
     shift: NDArray[np.float64] | None = None
 
-    def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> Sums:
+    def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> SubspaceSums:
         d = X.shape[1]
         sums = join_sums([] if state is None else [state], (d, d))
         sums.double |= working_dtype(X.dtype) == np.float64
@@ -129,9 +129,9 @@ class RangeFit:
     n_columns: int  # l, a multiple of `lanes.LANES`
     seed: int  # from 0 to 2^64 - 1
     make: Make  # what is made of the `Subspace`; picklable
-    shift: NDArray[np.float64] | None = None  # (d,): as for `GramFit`
+    shift: NDArray[np.float64] | None = None  # (d,): as for `SubspaceGram`
 
-    def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> Sums:
+    def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> SubspaceSums:
         d = X.shape[1]
         sums = join_sums([] if state is None else [state], (d, self.n_columns))
         sums.double |= working_dtype(X.dtype) == np.float64
@@ -185,7 +185,7 @@ def subspace_fit(
     n_features: int,
     seed: int,
     shift: NDArray[np.float64] | None = None,
-) -> GramFit | RangeFit:
+) -> SubspaceGram | RangeFit:
     """Sums that find the leading m-dimensional subspace in one pass.
 
     `make`: makes a sketch of the `Subspace`; picklable. `n_features`: d, or a guess: it only decides between the two
@@ -195,7 +195,7 @@ def subspace_fit(
     if n_components < 1:
         raise InvalidParameterError(f"n_components={n_components}; needed: an integer from 1")
     if n_features <= GRAM_FEATURES:
-        return GramFit(n_components, make, shift)
+        return SubspaceGram(n_components, make, shift)
     return RangeFit(n_components, range_columns(n_components), seed, make, shift)
 
 
@@ -249,7 +249,7 @@ def nystroem(sums: NDArray[np.float64], basis: NDArray[np.float64]) -> tuple[NDA
 
 
 def _subspace(
-    vectors: NDArray[np.float64], values: NDArray[np.float64], mean: NDArray[np.float64] | None, sums: Sums
+    vectors: NDArray[np.float64], values: NDArray[np.float64], mean: NDArray[np.float64] | None, sums: SubspaceSums
 ) -> Subspace:
     """Make a subspace with signs that do not depend on the way the vectors were found."""
     dtype = np.dtype(np.float64 if sums.double else np.float32)
@@ -274,7 +274,7 @@ def _batches(
         yield rows, weights[start : start + n_batch]
 
 
-def _add_total(sums: Sums, rows: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
+def _add_total(sums: SubspaceSums, rows: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
     counts = np.zeros(1)
     order, starts = np.arange(len(rows)), np.array([0, len(rows)])
     add_dense(rows, weights, order, starts, 0, False, sums.total[None], counts)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.sources.base import RowSource, WrappedSource
+from streamkm.sources.row_source import RowSource, WrappedSource
 
 
 class ChosenColumns(WrappedSource):

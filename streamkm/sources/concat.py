@@ -10,10 +10,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Access, Chunk, ChunkRuns
 from streamkm.sources.frames import order_of
+from streamkm.sources.row_source import Rows, RowSource
 from streamkm.sources.stored import make_csr
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
+from streamkm.sources.row_source import Rows, RowSource, row_places
 from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
 
 READ_FACTOR = 4.0  # of stored arrays, whose decoders hold several pieces, compressed and not

@@ -14,8 +14,8 @@ import numpy as np
 
 from streamkm.core.matrix import raw
 from streamkm.sources import local, remote
-from streamkm.sources.base import RowSource
 from streamkm.sources.remote import is_remote
+from streamkm.sources.row_source import RowSource
 from streamkm.sources.stored import open_binary, read_fully
 
 SAMPLES, SAMPLE_BYTES = 16, 1 << 16

@@ -17,8 +17,8 @@ from typing import Any
 
 from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError
-from streamkm.sources.base import RowSource
 from streamkm.sources.remote import Address, is_remote, look
+from streamkm.sources.row_source import RowSource
 from streamkm.sources.stored import open_binary
 
 

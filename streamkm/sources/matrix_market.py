@@ -14,12 +14,12 @@ import scipy.sparse as sp
 from scipy.io import mminfo, mmread
 
 from streamkm.core.exceptions import SourceError
-from streamkm.sources.base import RowSource
 from streamkm.sources.binary.numpy_files import LoadedSource
 from streamkm.sources.chunks import Access, Origin
 from streamkm.sources.compressed_text import compression_of, decompressor
 from streamkm.sources.local import unchanged
 from streamkm.sources.memory.arrays import ArraySource, SparseSource
+from streamkm.sources.row_source import RowSource
 from streamkm.sources.stored import check_matrix, file_size, name_of, open_binary, opened_path
 
 _ENTRY_BYTES = 64  # of an entry of a sparse matrix while rows are made of it; measured, mirrored too

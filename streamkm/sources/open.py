@@ -11,12 +11,12 @@ import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import is_sparse
-from streamkm.sources.base import RowSource, WrappedSource
 from streamkm.sources.binary.column_names import name_genes
 from streamkm.sources.chosen_columns import by_names, named
 from streamkm.sources.formats import COLUMNS, GENES, STORED, Reader
 from streamkm.sources.frames import is_frame, is_stream
 from streamkm.sources.paths import join, open_paths
+from streamkm.sources.row_source import RowSource, WrappedSource
 
 if TYPE_CHECKING:
     from streamkm.sources.sketch_store import StoreSource

@@ -14,10 +14,10 @@ from urllib.parse import unquote
 from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.sources import remote
-from streamkm.sources.base import RowSource
 from streamkm.sources.formats import FORMATS, TABLES, ZARR_MARKS, file_format, is_folder, suffix_format
 from streamkm.sources.local import natural
 from streamkm.sources.remote import Address, is_remote
+from streamkm.sources.row_source import RowSource
 from streamkm.sources.stored import opened_path
 
 _TEXT = ("svmlight", "compressed")

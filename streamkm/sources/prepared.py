@@ -11,8 +11,8 @@ import numpy as np
 
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.preparation import Preparation
-from streamkm.sources.base import Rows, RowSource, WrappedSource
 from streamkm.sources.chunks import Chunk, decoded_row_bytes
+from streamkm.sources.row_source import Rows, RowSource, WrappedSource
 
 logger = logging.getLogger(__name__)
 

@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
 from streamkm.core.matrix import raw
 from streamkm.preparation import Preparation
-from streamkm.sources.base import RowSource
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.binary.zarr import ZarrArray, open_root
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.dense import DenseSource
+from streamkm.sources.row_source import RowSource
 
 MARK = "streamkm_store"
 FORMAT = 2

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.text import svmlight as kernel
 from streamkm.kernels.text import svmlight_tokens as tokens
+from streamkm.kernels.text.machine_words import WINDOW
 from streamkm.kernels.text.svmlight_index import NOT_PLAIN, find_rows, gather_lines
-from streamkm.kernels.text.words import WINDOW
-from streamkm.sources.base import IndexedRows, Rows
 from streamkm.sources.chunks import Chunk
+from streamkm.sources.row_source import IndexedRows, Rows
 from streamkm.sources.text_lines import PLACE_BITS, LineReader, LongLineError
 
 LARGEST_INT64 = 2**63 - 1

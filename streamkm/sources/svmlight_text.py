@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.base import IndexedRows, Rows, RowSource
 from streamkm.sources.chunks import Access, Chunk, ChunkRuns, Origin
 from streamkm.sources.compressed_text import PLAIN, compression, describe_line, opened_text, read_text
 from streamkm.sources.remote import is_remote
+from streamkm.sources.row_source import IndexedRows, Rows, RowSource
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight_rows import (
     LARGEST_INT64,

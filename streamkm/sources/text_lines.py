@@ -13,7 +13,7 @@ import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError, MemoryLimitError, SourceError
 from streamkm.core.memory import human_bytes
-from streamkm.kernels.text.words import WINDOW
+from streamkm.kernels.text.machine_words import WINDOW
 from streamkm.sources.stored import file_size
 
 BLOCK_BYTES = 1 << 20

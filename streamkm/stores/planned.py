@@ -20,10 +20,10 @@ from streamkm.core.exceptions import InvalidParameterError, StoreError
 from streamkm.core.matrix import Matrix, raw
 from streamkm.core.progress import Progress, Stage
 from streamkm.engine import Executor, local_threads
-from streamkm.engine.memory import PassMemory
+from streamkm.engine.pass_memory import PassMemory
 from streamkm.engine.passes import Map
-from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import Invalid, RowReader, ValidRows
 from streamkm.passes.sketch import sketch_pass
@@ -33,12 +33,12 @@ from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.preparation import Preparation
 from streamkm.sketches import DATA_DEPENDENT, find_sketch, make_sketch, sketch_from_dict, sketch_names
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 from streamkm.sketches.options import SketchOptions
-from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.prepared import PreparedRows
 from streamkm.sources.remote import is_remote
+from streamkm.sources.row_source import RowSource
 from streamkm.sources.sketch_store import STEPS_PREFIX, StoreSource
 
 logger = logging.getLogger(__name__)

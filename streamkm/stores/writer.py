@@ -33,9 +33,9 @@ from streamkm.core.matrix import Matrix, raw
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.passes import outputs
-from streamkm.passes.context import PassContext
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import RowReader
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.sketch_store import CSR_ARRAYS, ROOT, PartInfo, StoreInfo, StoreSource
 from streamkm.stores.planned import StoredRows, check_appended, sketch_of_store, stored_arrays

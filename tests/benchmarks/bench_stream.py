@@ -110,7 +110,7 @@ def ours(rows: int, in_order: bool) -> dict[str, Any]:
     import psutil
 
     from streamkm.cluster.sampling.coreset import CoresetRule
-    from streamkm.fitting.streams.clusters import StreamSettings, cluster_coreset
+    from streamkm.fitting.streams.coreset_clusters import StreamSettings, cluster_coreset
     from streamkm.fitting.streams.stream import Stream, stream_size
 
     stream = Stream(CoresetRule(stream_size(K, 4 * N_FEATURES), K, 0))

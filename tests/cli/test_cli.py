@@ -28,10 +28,10 @@ from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import COMPILING
 from streamkm.engine import checkpoint as saving
-from streamkm.engine import open as engine_open
+from streamkm.engine import open_executor as engine_open
 from streamkm.engine.checkpoint import records
 from streamkm.estimators import kmeans as kmeans_module
-from streamkm.estimators.files import summarize
+from streamkm.estimators.model_files import summarize
 from tests.children import StoppedError, chunks_read, stopped_after
 from tests.programs import Program, run_program
 from tests.tables import cases, row, slow_but

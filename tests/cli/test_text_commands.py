@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from streamkm import StreamKMeans, open_documents
 from streamkm.cli.data import TEXT, TFIDF, read_text_settings
 from streamkm.core.exceptions import ModelFileError
-from streamkm.metrics.clusters import Wording, describe_clusters
+from streamkm.metrics.cluster_details import Wording, describe_clusters
 from streamkm.text import FeatureHashing, TfIdf
 from tests.cli.test_cli import run, summary
 from tests.passes.test_text import topic_texts

@@ -15,8 +15,8 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling import sensitivity as importance
 from streamkm.cluster.sampling.coreset import CoresetRule, CoresetTree
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.fitting.streams.clusters import StreamSettings, cluster_coreset
-from streamkm.kernels.seeding.draws import balance
+from streamkm.fitting.streams.coreset_clusters import StreamSettings, cluster_coreset
+from streamkm.kernels.seeding.row_draws import balance
 from tests import naive
 from tests.tables import cases
 

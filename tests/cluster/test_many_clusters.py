@@ -25,7 +25,7 @@ from streamkm.core.process import ONE_BLAS_THREAD
 from streamkm.engine import open_executor
 from streamkm.kernels.centers import reduced
 from streamkm.kernels.intrinsics import pairs, products, sieve
-from streamkm.kernels.text.words import trailing_zeros
+from streamkm.kernels.text.machine_words import trailing_zeros
 from tests import naive
 from tests.dask_processes import assert_same_bits
 

@@ -14,9 +14,9 @@ from sklearn.datasets import make_blobs
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.coreset import CoresetRule, default_size
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.fitting.streams.clusters import cluster_coreset
-from streamkm.fitting.streams.rows import feed
+from streamkm.fitting.streams.coreset_clusters import cluster_coreset
 from streamkm.fitting.streams.stream import NODE_BYTES, Stream, stream_size
+from streamkm.fitting.streams.waiting_rows import feed
 from streamkm.passes.reader import RowReader
 from streamkm.sources import open_source
 from tests import naive

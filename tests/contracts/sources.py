@@ -24,8 +24,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chunks import Chunk
+from streamkm.sources.row_source import Rows, RowSource
 from tests.tables import row
 
 TARGETS = ("part of a row", 1_000, 1 << 40)

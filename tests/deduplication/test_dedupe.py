@@ -14,10 +14,10 @@ import streamkm
 from streamkm import CountSketch, dedupe, open_source
 from streamkm.core.exceptions import CheckpointError, InvalidInputError, InvalidParameterError
 from streamkm.deduplication import compare
-from streamkm.deduplication import plan as gather_plan
 from streamkm.deduplication import search as duplicates
+from streamkm.deduplication import shares as gather_plan
 from streamkm.deduplication.compare import BLOCK_ROWS, PANEL_ROWS, count_compared, kept_rows, near
-from streamkm.deduplication.plan import BorderRows
+from streamkm.deduplication.shares import BorderRows
 from streamkm.engine import checkpoint as saving
 from streamkm.passes.reader import ValidRows
 from streamkm.planning.memory_budget import MemoryBudget

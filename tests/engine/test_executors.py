@@ -20,9 +20,9 @@ from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.engine import Listener, local_executor, open_executor
 from streamkm.engine import reduction as runs
-from streamkm.engine.base import LocalThreads
 from streamkm.engine.dask import DaskCluster
 from streamkm.engine.dask_workers import SHARDS
+from streamkm.engine.executor import LocalThreads
 from streamkm.sources import open_source
 from tests.dask_processes import assert_same_bits
 from tests.tables import cases

@@ -12,7 +12,7 @@ from streamkm.engine import Folded, open_executor
 from streamkm.engine import checkpoint as saving
 from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
 from streamkm.engine.passes import Map, Pass, outputs
-from streamkm.passes.context import PassContext
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.sources import open_source
 from tests.children import StoppedError, stopped_after

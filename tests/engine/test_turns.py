@@ -17,7 +17,7 @@ from streamkm import SketchOptions, StreamKMeans, engine
 from streamkm.core.progress import Stage
 from streamkm.engine.dask_workers import LARGE_BYTES, SHARE, Reading, Turns
 from streamkm.engine.reduction import FEW_RUNS, RUNS, count_runs, run_lengths
-from streamkm.passes.context import PassContext
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import count_pass
 from streamkm.sketches import CountSketch

@@ -17,8 +17,8 @@ from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.cluster.sampling.row_sample import SampleRule
 from streamkm.core.progress import Stage
 from streamkm.engine import open_executor
-from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import sketch_pass
 from streamkm.sketches import make_sketch

@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from examples.papers.exact import exact_objective, kernel_objective
 from streamkm import KernelOptions, Nystroem, StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
-from streamkm.estimators.files import summarize
+from streamkm.estimators.model_files import summarize
 from streamkm.estimators.validation import plain
 from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, METHODS
 from streamkm.sketches import IdentitySketch

@@ -7,7 +7,7 @@ import pytest
 
 from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import ModelFileError
-from streamkm.estimators.files import load_estimator
+from streamkm.estimators.model_files import load_estimator
 
 X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
 

@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from streamkm import PCA, CountSketch, SketchOptions, StreamKMeans
 from streamkm.core.exceptions import CheckpointError, InvalidParameterError
-from streamkm.estimators.files import summarize
+from streamkm.estimators.model_files import summarize
 from streamkm.estimators.validation import plain
 from streamkm.sketches import PROJECTIONS, RandomProjection, SubsampledHadamard
 from tests.dask_processes import assert_same_bits

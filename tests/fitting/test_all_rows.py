@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
 
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.cluster.held_rows import Spill
-from streamkm.planning.process import AUTO_BYTES
+from streamkm.planning.process_memory import AUTO_BYTES
 from streamkm.sketches import DATA_DEPENDENT
 from tests.children import chunks_read
 from tests.dask_processes import assert_same_bits

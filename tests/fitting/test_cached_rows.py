@@ -9,10 +9,10 @@ import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans, open_source
-from streamkm.planning.process import AUTO_BYTES
-from streamkm.sources.base import Rows, RowSource, row_places
+from streamkm.planning.process_memory import AUTO_BYTES
 from streamkm.sources.chunks import Access, ChunkRuns
 from streamkm.sources.prepared import CachedRows, cached_rows
+from streamkm.sources.row_source import Rows, RowSource, row_places
 from tests.limits import limited
 
 PER_CHUNK = 100

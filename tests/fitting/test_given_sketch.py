@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.estimators.files import summarize
+from streamkm.estimators.model_files import summarize
 from streamkm.sketches import (
     CountSketch,
     FeatureSelection,

@@ -18,13 +18,13 @@ from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.engine import open_executor
 from streamkm.fitting.kernel.bandwidth import gamma_by_rule, mean_d2
+from streamkm.fitting.kernel.feature_maps import column_sketch, landmark_sketch, sketched_columns_map
 from streamkm.fitting.kernel.landmarks import (
     Choice,
     choose_landmarks,
     rank_leverage_scores,
     ridge_leverage_scores,
 )
-from streamkm.fitting.kernel.maps import column_sketch, landmark_sketch, sketched_columns_map
 from streamkm.planning.kernel_plan import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, KernelSizes, kernel_sizes
 from streamkm.sketches import KernelMap
 from streamkm.sketches.kernel_columns import KERNELS, Kernel, KernelColumns

@@ -9,7 +9,7 @@ import pytest
 
 from streamkm import StreamKernelKMeans
 from streamkm.engine.dask import DaskCluster
-from streamkm.fitting.kernel import fit as fitting
+from streamkm.fitting.kernel import kernel_fit as fitting
 from tests.dask_processes import N_WORKERS, assert_same_bits, write_rows
 
 PARAMETERS = {"fit_on": "all", "n_landmarks": 80, "rank": 20, "tol": 0, "max_iter": 3, "chunk_bytes": 20_000}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkm.kernels.intrinsics import hashing
-from streamkm.kernels.sketch.countsketch import sketch_csr
+from streamkm.kernels.sketch.bucket_sums import sketch_csr
 from streamkm.sketches import CountSketch
 from tests import naive
 from tests.tables import cases

@@ -13,7 +13,7 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms, rows_by_label
 from streamkm.cluster.seeding.split_merge import SPLIT_STEPS, split_some
 from streamkm.kernels.seeding import splitting
-from streamkm.kernels.sketch import countsketch
+from streamkm.kernels.sketch import bucket_sums
 from tests import naive
 from tests.sources.matrices import sparse_matrices
 from tests.tables import cases
@@ -198,7 +198,7 @@ def test_merged_norms_add_entries_that_meet(index):
     indptr, indices = np.array([0, 4, 4, 7], index), np.array([2, 0, 2, 2, 1, 1, 4], index)
     data = np.array([1, 5, 2, 3, 2, -2, 3], np.float32)
     out = np.empty(3)
-    countsketch.merged_d2norms(5, indptr, indices, data, out)
+    bucket_sums.merged_d2norms(5, indptr, indices, data, out)
     assert out.tolist() == [36 + 25, 0, 9]
 
 

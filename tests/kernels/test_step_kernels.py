@@ -12,8 +12,8 @@ from streamkm.cluster.rows import Block, drawn_rows
 from streamkm.cluster.seeding.split_merge import split_some
 from streamkm.core.matrix import rows_between
 from streamkm.kernels.cluster import totals
-from streamkm.kernels.seeding import draws
-from streamkm.kernels.sketch.countsketch import MOST_TURNED, sketch_dense
+from streamkm.kernels.seeding import row_draws
+from streamkm.kernels.sketch.bucket_sums import MOST_TURNED, sketch_dense
 from streamkm.kernels.sketch.scattering import scatter_columns
 from tests.tables import cases
 
@@ -61,12 +61,12 @@ def test_the_best_trial_leaves_the_least_mass(weighted):
     for n_trials in (1, 3, 16):
         d2 = np.maximum(scores[:, :n_trials] + d2norms[:, None], 0)
         masses = each @ np.minimum(closest[:, None], d2)
-        assert draws.best_trial(scores, n_trials, d2norms, weights, closest) == masses.argmin()
+        assert row_draws.best_trial(scores, n_trials, d2norms, weights, closest) == masses.argmin()
     equal = np.repeat(scores[:, :1], 16, axis=1)
     equal[:, :3] += 1
-    assert draws.best_trial(equal, 16, d2norms, weights, np.full(50, 99.0)) == 3  # the first of equal ones
+    assert row_draws.best_trial(equal, 16, d2norms, weights, np.full(50, 99.0)) == 3  # the first of equal ones
     lowered, mass = closest.copy(), np.empty(50)
-    draws.take_trial(scores, 2, 7, d2norms, weights, lowered, mass)
+    row_draws.take_trial(scores, 2, 7, d2norms, weights, lowered, mass)
     expected = np.minimum(closest, np.maximum(scores[:, 2] + d2norms, 0))
     expected[7] = 0
     np.testing.assert_allclose(lowered, expected)

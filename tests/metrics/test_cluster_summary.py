@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 
 from streamkm import IncrementalKMeans, SketchOptions, StreamKMeans, open_documents
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.estimators.files import summarize
+from streamkm.estimators.model_files import summarize
 from streamkm.metrics import feature_deviations
 from streamkm.metrics.cluster_summary import Trait
 from streamkm.reports.report import cautions

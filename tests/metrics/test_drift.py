@@ -11,7 +11,7 @@ from scipy.stats import norm
 from streamkm import IncrementalKMeans
 from streamkm.cluster.profile import distance_histogram
 from streamkm.cluster.tracking.followed import ClusterState
-from streamkm.metrics.clusters import Wording
+from streamkm.metrics.cluster_details import Wording
 from streamkm.metrics.drift import compare
 
 WORDING = Wording(lambda number: f"x{number}", 3)

@@ -9,7 +9,7 @@ import scipy.stats
 import sklearn.metrics
 
 from streamkm.cluster.profile import euclidean_distances
-from streamkm.metrics.clusters import mean_silhouette
+from streamkm.metrics.cluster_details import mean_silhouette
 from tests.tables import cases
 
 

@@ -8,7 +8,7 @@ from math import nan
 
 from streamkm.cluster.tracking.transition import Event
 from streamkm.metrics.cluster_summary import ClusterDrift, Moved
-from streamkm.metrics.drift_report import MOST_SHOWN, Drift, Figure, Update
+from streamkm.metrics.drift_report import MOST_SHOWN, Drift, DriftFigure, Update
 
 MOVED = (Moved("<fare>", 1.0, 2.0),)
 CLUSTERS = (
@@ -18,10 +18,10 @@ CLUSTERS = (
 DRIFT = Drift(
     "shifted",
     CLUSTERS,
-    Figure(0.3, 9.0, 0.01, 9.0),
-    Figure(0.5, 0.1),
-    Figure(0.01, 0.0),
-    Figure(0.4, 20.0, 0.1, 9.0),
+    DriftFigure(0.3, 9.0, 0.01, 9.0),
+    DriftFigure(0.5, 0.1),
+    DriftFigure(0.01, 0.0),
+    DriftFigure(0.4, 20.0, 0.1, 9.0),
     9,
 )
 UPDATE = Update(DRIFT, (Event(3, "split", 7, 2, 300.0, nan),), 400, 12.5, nan, 0.125, True, 0.5)
@@ -104,7 +104,7 @@ def test_the_data_frame_of_an_update_has_its_events():
 
 
 def test_a_fixed_number_of_clusters_says_what_a_range_would_do():
-    novel = replace(DRIFT, novelty=Figure(0.16, 50.0))
+    novel = replace(DRIFT, novelty=DriftFigure(0.16, 50.0))
     told = str(replace(UPDATE, drift=novel, fixed_k=6))
     assert "k is fixed at 6" in told
     assert "-k 3:12" in told

@@ -15,8 +15,8 @@ from sklearn.metrics import normalized_mutual_info_score
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.labelling import Labelling
-from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chunks import Access, ChunkRuns
+from streamkm.sources.row_source import Rows, RowSource
 from tests import naive
 from tests.tables import cases
 

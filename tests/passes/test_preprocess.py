@@ -19,7 +19,7 @@ from sklearn.preprocessing import RobustScaler, StandardScaler, normalize
 
 from streamkm import IncrementalKMeans, StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.kernels.preparation import rows as kernels
+from streamkm.kernels.preparation import row_steps as kernels
 from streamkm.preparation import Preparation, check_steps
 from streamkm.preparation.moments import MomentsFit, quartile_scaling
 from streamkm.sources.dense import DenseSource

@@ -24,15 +24,15 @@ from streamkm import StreamKMeans, open_documents
 from streamkm.cluster.model import Model
 from streamkm.core.progress import Stage
 from streamkm.engine import open_executor
-from streamkm.engine.memory import waiting_calls
+from streamkm.engine.pass_memory import waiting_calls
 from streamkm.passes.assign import Assign, assign_pass
-from streamkm.passes.context import PassContext
 from streamkm.passes.labels import GatheredLabels
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source
-from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chunks import Access
+from streamkm.sources.row_source import Rows, RowSource
 from streamkm.stores.writer import write_store
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from streamkm import SketchOptions, StreamKernelKMeans, StreamKMeans, open_source
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import with_process_memory
-from streamkm.deduplication.plan import plan_run
+from streamkm.deduplication.shares import plan_run
 from streamkm.passes.sizes import UpdateSizes
 from streamkm.planning.memory_budget import accepted
 from streamkm.planning.plan import PlannedSketch

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import numpy as np
 from streamkm import PCA, StreamKMeans, sweep
 from streamkm.core.progress import Progress
-from streamkm.engine.memory import ReadingMemory
+from streamkm.engine.pass_memory import ReadingMemory
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.model_selection import sweep as sweeping
 from streamkm.cli.main import main

@@ -9,7 +9,7 @@ import numpy as np
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import MemoryLimitError
-from streamkm.engine.memory import MIB
+from streamkm.engine.pass_memory import MIB
 from streamkm.planning.request import Resources
 from streamkm.planning.sample_plan import plan_labels
 from streamkm.sources import open_source

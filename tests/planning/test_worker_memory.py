@@ -15,10 +15,10 @@ from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import total_memory
 from streamkm.engine import cluster_memory
 from streamkm.engine.dask_workers import SHARD_ROWS, WorkerMemory
-from streamkm.engine.memory import MIB, READ_BYTES
+from streamkm.engine.pass_memory import MIB, READ_BYTES
 from streamkm.estimators import kmeans
 from streamkm.estimators.kmeans import settings_of
-from streamkm.planning.process import HELD_SHARE, PlannedWorkers
+from streamkm.planning.process_memory import HELD_SHARE, PlannedWorkers
 from streamkm.sources.chunks import ChunkRuns
 from tests.dask_processes import assert_same_bits
 from tests.limits import memory_model

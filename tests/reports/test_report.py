@@ -19,7 +19,7 @@ from sklearn.exceptions import NotFittedError
 
 from streamkm import IncrementalKMeans, SketchOptions, StreamKMeans
 from streamkm.core.exceptions import MissingDependencyError, OutputError
-from streamkm.estimators.files import summarize
+from streamkm.estimators.model_files import summarize
 from streamkm.reports.maps import ClusterMap, apart, cluster_map
 from streamkm.reports.page import render_page
 from streamkm.reports.report import report_page

@@ -13,7 +13,7 @@ from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import as_working
 from streamkm.sketches import SKETCHES, SketchAnswers
-from streamkm.sketches.base import check_width
+from streamkm.sketches.base_sketch import check_width
 from tests.contracts import N_FEATURES, SketchContract
 
 

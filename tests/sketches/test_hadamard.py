@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from scipy.linalg import hadamard
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.kernels.sketch import hadamard as kernels
+from streamkm.kernels.sketch import walsh_hadamard as kernels
 from streamkm.sketches import PreconditionedSampling, SubsampledHadamard
 from streamkm.sketches.hadamard import Rotation
 from tests import naive

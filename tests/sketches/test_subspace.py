@@ -18,13 +18,13 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Stage
 from streamkm.engine import open_executor
-from streamkm.kernels.sketch import subspace as kernels
-from streamkm.passes.context import PassContext
+from streamkm.kernels.sketch import subspace_sums as kernels
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import FindSketch
 from streamkm.sketches import PCASketch, TruncatedSVDSketch
 from streamkm.sketches import subspace as subspaces
-from streamkm.sketches.subspace import GramFit, RangeFit, Subspace, fit_rows, subspace_fit
+from streamkm.sketches.subspace import RangeFit, Subspace, SubspaceGram, fit_rows, subspace_fit
 from streamkm.sources import open_source
 from tests import naive
 from tests.contracts import N_FEATURES, SketchContract, whole_numbers
@@ -55,7 +55,7 @@ def falling(n=300, d=N_FEATURES, dtype=np.float64, offset=0.0):
 
 def first_round(way, m, *, n_columns=None, shift=None, seed=1, make=keep_subspace):
     if way == "gram":
-        return GramFit(m, make, shift)
+        return SubspaceGram(m, make, shift)
     return RangeFit(m, n_columns or subspaces.range_columns(m), seed, make, shift)
 
 
@@ -196,14 +196,14 @@ def test_streamed_pca_is_scikit_learns(way, weighted):
 def test_wide_rows_are_not_squared():
     with pytest.raises(InvalidParameterError, match="n_comp"):
         subspace_fit(0, keep_subspace, n_features=9, seed=0)
-    assert isinstance(PCASketch.first_round(3, near_mean=np.zeros(10), seed=0), GramFit)
+    assert isinstance(PCASketch.first_round(3, near_mean=np.zeros(10), seed=0), SubspaceGram)
     assert isinstance(PCASketch.first_round(3, near_mean=np.zeros(5000), seed=0), RangeFit)
-    assert isinstance(subspace_fit(3, keep_subspace, n_features=subspaces.GRAM_FEATURES, seed=0), GramFit)
+    assert isinstance(subspace_fit(3, keep_subspace, n_features=subspaces.GRAM_FEATURES, seed=0), SubspaceGram)
     fit = subspace_fit(3, keep_subspace, n_features=subspaces.GRAM_FEATURES + 1, seed=0)
     assert isinstance(fit, RangeFit)
     state = fit.step(None, sp.csr_array(np.eye(4, 3000)), NO_WEIGHTS)
     assert subspaces.subspace_bytes(3, 3000).state == state.product.nbytes
-    state = GramFit(3, keep_subspace).step(None, np.eye(4, 300), NO_WEIGHTS)
+    state = SubspaceGram(3, keep_subspace).step(None, np.eye(4, 300), NO_WEIGHTS)
     assert subspaces.subspace_bytes(3, 300).state == state.product.nbytes
 
 

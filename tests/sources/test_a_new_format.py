@@ -11,11 +11,11 @@ import pytest
 
 from streamkm import StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidParameterError, SourceError
-from streamkm.sources.base import Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, Origin
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.formats import FORMATS, Reader, file_format
 from streamkm.sources.local import unchanged
+from streamkm.sources.row_source import Rows, RowSource, row_places
 from streamkm.sources.stored import opened_path
 from tests.contracts import Opened, SourceContract
 

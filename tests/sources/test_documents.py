@@ -20,8 +20,8 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from streamkm import StreamKMeans, open_documents
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceNotFoundError
 from streamkm.sources.chunks import Chunk
-from streamkm.sources.documents import files as text_files
-from streamkm.sources.documents.files import TextFiles
+from streamkm.sources.documents import text_files
+from streamkm.sources.documents.text_files import TextFiles
 from streamkm.text import FeatureHashing
 from tests.contracts import OnePassContract, Opened, RowSourceContract, SourceContract
 from tests.tables import cases

@@ -22,9 +22,9 @@ from pyarrow import parquet
 from streamkm import StreamKMeans, open_documents
 from streamkm.core.exceptions import SourceError
 from streamkm.sources import open_source
-from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import file_fingerprint
 from streamkm.sources.local import opened
+from streamkm.sources.row_source import RowSource
 from tests.containers import ALL, values
 from tests.tables import cases
 

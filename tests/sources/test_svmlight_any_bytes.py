@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.kernels.text import svmlight as kernel
 from streamkm.kernels.text.decimals import UNDECIDED, read_decimal
+from streamkm.kernels.text.machine_words import WINDOW
 from streamkm.kernels.text.svmlight_tokens import BAD_CALL, OK
-from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.svmlight_text import SvmlightSource
 from tests.naive_svmlight import SMALL, MalformedError, as_lists, bits, rows_of
 from tests.tables import cases

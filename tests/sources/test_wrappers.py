@@ -13,13 +13,13 @@ from streamkm import StreamKMeans, open_documents
 from streamkm.preparation import Preparation
 from streamkm.preparation.preparation import Scaling
 from streamkm.sources import open_source
-from streamkm.sources.base import RemoteView, Rows, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Access, ChunkRuns, Origin
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.documents.hashed import TfIdfRows, hashed_text
 from streamkm.sources.memory.arrays import ArraySource
 from streamkm.sources.prepared import PreparedRows, cached_rows
+from streamkm.sources.row_source import RemoteView, Rows, RowSource
 from streamkm.text import TfIdf
 from streamkm.text.tfidf import Frequencies
 from tests.contracts import Opened, RowSourceContract, SourceContract

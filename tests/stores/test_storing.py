@@ -24,7 +24,7 @@ from streamkm.core.exceptions import (
 from streamkm.core.locks import Lock
 from streamkm.core.progress import Progress, Stage
 from streamkm.engine import open_executor
-from streamkm.passes.context import PassContext
+from streamkm.passes.pass_context import PassContext
 from streamkm.passes.predict import map_rows, nearest_labels
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
 from streamkm.sketches.options import SketchOptions

@@ -18,7 +18,7 @@ from streamkm.cluster.sampling.row_sample import as_block_matrix, stacked
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, added_in_order, matrix_bytes
 from streamkm.kernels.intrinsics.hashing import hash_places
-from streamkm.kernels.seeding.draws import balance
+from streamkm.kernels.seeding.row_draws import balance
 
 Method = Literal["sensitivity", "lightweight"]
 

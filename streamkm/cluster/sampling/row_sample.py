@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms, rows_by_label
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.engine import Executor
-from streamkm.kernels.cluster.rows import place_rows
+from streamkm.kernels.cluster.label_order import place_rows
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.kernels.intrinsics.hashing import hash_places
-from streamkm.kernels.sketch.countsketch import merged_d2norms
-from streamkm.sketches.base import Sketch
+from streamkm.kernels.sketch.bucket_sums import merged_d2norms
+from streamkm.sketches.base_sketch import Sketch
 
 PIECE_ROWS = 8192  # of the sample, sketched by one call, at most
 FEWEST_CANDIDATES = 64  # of a chunk

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.core.matrix import Matrix, matrix_bytes
-from streamkm.kernels.seeding.draws import draw_chances, lowest_by_rate
+from streamkm.kernels.seeding.row_draws import draw_chances, lowest_by_rate
 
 SPARE = 1.5  # rows expected for each that is kept, where the objective is what was expected
 MOST_PARTS = 64  # draws that wait: more take longer to send than their rows

@@ -24,7 +24,7 @@ from streamkm.kernels.centers.nearest import scores_csr
 from streamkm.kernels.cluster.totals import row_products, weighted_sum
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.products import multiply
-from streamkm.kernels.seeding import draws as kernels
+from streamkm.kernels.seeding import row_draws as kernels
 
 SHARED_ENTRIES = 1 << 20  # of a block whose products with a few rows are worth waking up threads
 NEGLIGIBLE = 1e-6  # share of float32's rounding of squared norms below which squared distances are none

@@ -12,7 +12,7 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.profile import distance_histogram
 from streamkm.cluster.rows import Totals, add_rows, row_d2
 from streamkm.cluster.sampling.coreset import CoresetRule, Part
-from streamkm.cluster.tracking.clusters import TrackedClusters
+from streamkm.cluster.tracking.tracked import TrackedClusters
 from streamkm.cluster.tracking.transition import Event, UpdateRows, join_costs
 from streamkm.core.matrix import Matrix
 

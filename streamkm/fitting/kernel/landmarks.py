@@ -18,7 +18,7 @@ from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
 from streamkm.kernels.cluster.totals import row_products
 from streamkm.kernels.intrinsics.panels import Panels
-from streamkm.planning.memory import POOL_ROWS
+from streamkm.planning.memory_model import POOL_ROWS
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, working_landmarks
 from streamkm.sketches.kernel_map import inverse_root, projected
 

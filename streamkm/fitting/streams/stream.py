@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.rows import NO_WEIGHTS, row_d2norms
 from streamkm.cluster.sampling.coreset import CoresetRule, CoresetTree, Part, default_size
-from streamkm.cluster.tracking.clusters import TrackedClusters
 from streamkm.cluster.tracking.followed import Followed, Ground
+from streamkm.cluster.tracking.tracked import TrackedClusters
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
 from streamkm.core.matrix import Matrix, matrix_bytes
 from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.engine.records import pack, unpack
-from streamkm.fitting.streams.clusters import FollowSettings, StreamSettings, cluster_coreset, follow
-from streamkm.fitting.streams.followed import Step, advanced, begun, merged
-from streamkm.fitting.streams.rows import Piece, check_rows, together
+from streamkm.fitting.streams.coreset_clusters import FollowSettings, StreamSettings, cluster_coreset, follow
+from streamkm.fitting.streams.followed_stream import Step, advanced, begun, merged
+from streamkm.fitting.streams.waiting_rows import Piece, check_rows, together
 from streamkm.passes.reader import largest_d2, what_is_invalid
 
 FORMAT = 2

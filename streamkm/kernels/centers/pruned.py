@@ -18,7 +18,7 @@ from streamkm.kernels.intrinsics.pairs import CHAINS, chained_products, short_pr
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 from streamkm.kernels.intrinsics.reductions import dot
 from streamkm.kernels.intrinsics.sieve import PANEL_BYTES, PANEL_COLUMNS, count_bits, mark_columns
-from streamkm.kernels.text.words import trailing_zeros
+from streamkm.kernels.text.machine_words import trailing_zeros
 
 SEGMENT = 64
 """Panels compared before each row's limit is lowered: their marks fill whole words."""

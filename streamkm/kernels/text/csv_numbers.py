@@ -11,7 +11,7 @@ import numpy as np
 
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.text.decimals import DECIDED, EXACT_POWERS, INTEGER_POWERS, no_digits, read_decimal
-from streamkm.kernels.text.words import WINDOW, bytes_outside, first_digits, load_word, text_of, trailing_zeros
+from streamkm.kernels.text.machine_words import WINDOW, bytes_outside, first_digits, load_word, text_of, trailing_zeros
 
 _LINE_FEED, _RETURN, _SPACE, _QUOTE, _MINUS, _POINT = 10, 13, 32, 34, 45, 46
 _1, _3, _8, _LOW_BYTE, _MINUS_BYTE = (np.uint64(i) for i in (1, 3, 8, 255, _MINUS))
@@ -24,7 +24,7 @@ def parse_numbers(buf, span, delimiter, columns, out, places):
 
     Parameters
     ----------
-    buf : uint8 ndarray; text with `words.WINDOW` readable bytes behind it
+    buf : uint8 ndarray; text with `machine_words.WINDOW` readable bytes behind it
     span : (end, base) of int64; behind a line feed; place of byte 0 of `buf`
     delimiter : int64
     columns : int64 ndarray of shape (fields,); column of `out` for each field of a record; -1: it is skipped

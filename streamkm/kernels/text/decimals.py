@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels.compiling import inner_kernel, kernel
-from streamkm.kernels.text.words import first_digits, leading_zeros, load_word, multiply_wide, trailing_zeros
+from streamkm.kernels.text.machine_words import first_digits, leading_zeros, load_word, multiply_wide, trailing_zeros
 
 DECIDED, UNDECIDED, MALFORMED = 0, 1, 2
 
@@ -178,7 +178,7 @@ def read_decimal(buf, at):
     Parameters
     ----------
     buf : uint8 ndarray
-        Text with a byte that belongs to no number (a line feed) behind `at`, and `words.WINDOW` bytes behind that.
+        Text with a byte that belongs to no number (a line feed) behind `at`, and `machine_words.WINDOW` bytes behind that.
     at : int64
 
     Returns

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.text.machine_words import WINDOW, text_of
 from streamkm.kernels.text.svmlight_tokens import (
     BAD_CALL,
     HASH,
@@ -24,7 +25,6 @@ from streamkm.kernels.text.svmlight_tokens import (
     read_plain_feature,
     skip_target,
 )
-from streamkm.kernels.text.words import WINDOW, text_of
 
 # the fields of a job
 START, LIMIT, END, BASE, FIRST_INDEX, LARGEST_INDEX = range(6)

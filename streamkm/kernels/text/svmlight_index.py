@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.text.machine_words import WINDOW, bytes_outside, text_of, trailing_zeros
 from streamkm.kernels.text.svmlight_tokens import HASH, LINE_FEED, is_blank
-from streamkm.kernels.text.words import WINDOW, bytes_outside, text_of, trailing_zeros
 
 NOT_PLAIN = -1
 _COLON, _0 = 58, 48

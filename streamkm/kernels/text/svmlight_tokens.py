@@ -18,7 +18,7 @@ from streamkm.kernels.text.decimals import (
     read_decimal,
     round_decimal,
 )
-from streamkm.kernels.text.words import WINDOW, bytes_outside, first_digits, load_word, trailing_zeros
+from streamkm.kernels.text.machine_words import WINDOW, bytes_outside, first_digits, load_word, trailing_zeros
 
 # what is wrong, with a token or its line
 OK, BAD_CALL, BAD_TARGET, BAD_QUERY, BAD_INDEX, NEGATIVE_INDEX, HUGE_INDEX, NO_VALUE, BAD_VALUE = range(9)

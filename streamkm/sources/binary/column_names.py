@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
-from streamkm.sources.base import RowSource
 from streamkm.sources.binary.layouts import MatrixLocation, Tree, find_matrix, join
 from streamkm.sources.chosen_columns import ChosenColumns, choosable
 from streamkm.sources.dense import DenseSource
+from streamkm.sources.row_source import RowSource
 
 _Source = TypeVar("_Source", bound=RowSource)
 _Values = tuple[list[str | None], str]  # of a column as text, None for each that is missing; and where they stand

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import Rows, RowSource, row_places
 from streamkm.sources.chunks import Access, Chunk, ChunkRuns
 from streamkm.sources.dense import READ_FACTOR, check_count
+from streamkm.sources.row_source import Rows, RowSource, row_places
 from streamkm.sources.stored import INT32_MAX, StoredArray, check_matrix, csr_rows, decoded_dtype
 
 _KEPT_INDPTR_BYTES = 1 << 26

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import SourceError, StreamkmError
-from streamkm.sources.base import RowSource
 from streamkm.sources.binary.column_names import open_matrix
 from streamkm.sources.binary.hdf5_arrays import FAILURES, Hdf5Array, open_file
 from streamkm.sources.binary.layouts import Node, join
+from streamkm.sources.row_source import RowSource
 from streamkm.sources.stored import opened_path
 
 _MOST_LINKS = 32

@@ -20,12 +20,12 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
-from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.chunks import Access, Chunk, ChunkRuns, Origin
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.local import unchanged
 from streamkm.sources.memory.arrays import ArraySource, SparseSource
+from streamkm.sources.row_source import Rows, RowSource
 from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype, open_binary, opened_path
 
 DAMAGE = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, TokenError)

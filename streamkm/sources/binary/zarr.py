@@ -25,7 +25,6 @@ from zarr.errors import BaseZarrError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ZipStore
 
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError, StreamkmError
-from streamkm.sources.base import RowSource
 from streamkm.sources.binary.column_names import open_matrix
 from streamkm.sources.binary.layouts import Node, join
 from streamkm.sources.binary.local_files import WatchedFiles
@@ -34,6 +33,7 @@ from streamkm.sources.chunks import Access, Origin
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote import Address, Version, is_remote, listed
+from streamkm.sources.row_source import RowSource
 from streamkm.sources.stored import StoredArray, as_decoded, chunks_text, decoded_dtype, opened_path
 
 _MOST_NAMES = 1 << 24  # all are read when a store is opened

@@ -16,9 +16,9 @@ from dask.base import compute
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.sources.arrow import encoded, one_chunk, pyarrow
-from streamkm.sources.base import RowSource
-from streamkm.sources.dask.arrays import DaskSource, array_of_parts
+from streamkm.sources.dask.dask_arrays import DaskSource, array_of_parts
 from streamkm.sources.fitted_tables import read_options
+from streamkm.sources.row_source import RowSource
 from streamkm.sources.tables.columns import (
     TableSchema,
     choose,

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.sources.base import Rows, RowSource, WrappedSource
 from streamkm.sources.chunks import Access, Chunk, ChunkRuns
 from streamkm.sources.prepared import CachedRows, PreparedRows
+from streamkm.sources.row_source import Rows, RowSource, WrappedSource
 from streamkm.sources.text_lines import BLOCK_BYTES, LineLimit
 from streamkm.text import BadDocumentError, FeatureHashing, TfIdf
 
@@ -39,7 +39,7 @@ def _features_of_more(X: sp.csr_array, times: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TextBatch:
     """Documents as read."""
 
     documents: list[Any]  # of str, of lists of str, or of mappings
@@ -64,18 +64,18 @@ class HashedText(RowSource):
             raise InvalidInputError(f"{self.name} has 0 bytes of text; at least 1 document is needed")
 
     @abstractmethod
-    def sample(self) -> tuple[Batch, float | None]:
+    def sample(self) -> tuple[TextBatch, float | None]:
         """Look at a few documents; give these, and the total bytes of text if known. Bounded effort."""
 
     def cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         """Part, start, stop and bytes of text of chunks of about `text_bytes`."""
         raise NotImplementedError
 
-    def batch(self, chunk: Chunk) -> Batch:
+    def batch(self, chunk: Chunk) -> TextBatch:
         """Documents of one chunk. Thread-safe and repeatable."""
         raise NotImplementedError
 
-    def batches(self, text_bytes: int) -> Iterator[Batch]:
+    def batches(self, text_bytes: int) -> Iterator[TextBatch]:
         """All documents in order, about `text_bytes` of text at a time."""
         return map(self.batch, ChunkRuns.of(self.cuts(text_bytes)))
 
@@ -131,7 +131,7 @@ class HashedText(RowSource):
         hashing = self.hashing
         return {**self._stored, "hashing": f"{hashing.input} to {hashing.n_features:,} features, norm {hashing.norm}"}
 
-    def _rows(self, batch: Batch) -> Rows:
+    def _rows(self, batch: TextBatch) -> Rows:
         """Rows of documents; errors name the place."""
         try:
             return Rows(self.hashing.apply(batch.documents), batch.places)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
-from streamkm.sources.base import Rows, RowSource, row_places
 from streamkm.sources.chunks import Access, Chunk, ChunkRuns
 from streamkm.sources.dense import DenseSource, cut_rows, is_bfloat16
 from streamkm.sources.frames import (
@@ -29,6 +28,7 @@ from streamkm.sources.frames import (
     without_index,
 )
 from streamkm.sources.memory.tables import MemoryTable
+from streamkm.sources.row_source import Rows, RowSource, row_places
 from streamkm.sources.stored import FileArray, as_decoded, check_matrix, csr_rows, decoded_dtype
 
 logger = logging.getLogger(__name__)

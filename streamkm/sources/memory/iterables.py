@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, is_sparse
-from streamkm.sources.base import Rows, RowSource, row_places
 from streamkm.sources.chosen_columns import columns_of
 from streamkm.sources.chunks import Access
 from streamkm.sources.frames import order_of
 from streamkm.sources.memory.arrays import SparseSource, open_array
 from streamkm.sources.memory.tables import PassHash
+from streamkm.sources.row_source import Rows, RowSource, row_places
 from streamkm.sources.stored import make_csr
 
 MADE_COPIES = 3  # of a chunk, while a program makes it: itself, and values in float64 that it is made from

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import raw
 from streamkm.sources.arrow import WORKING_BYTES, guarded, pyarrow
-from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chunks import Access, Chunk, ChunkRuns
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.fitted_tables import read_options
 from streamkm.sources.frames import frame_table
+from streamkm.sources.row_source import Rows, RowSource
 from streamkm.sources.tables.files import ParquetTable
 from streamkm.sources.tables.row_groups import BatchTable
 

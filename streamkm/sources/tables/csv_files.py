@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.progress import Stage
 from streamkm.kernels.text.csv_numbers import parse_numbers
-from streamkm.kernels.text.words import WINDOW
+from streamkm.kernels.text.machine_words import WINDOW
 from streamkm.sources.arrow import WORKING_BYTES, pyarrow
-from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chunks import Access, Chunk, ChunkRuns, Origin
 from streamkm.sources.compressed_text import compression, describe_line, opened_text, read_text
 from streamkm.sources.fitted_tables import TableOptions, read_options
 from streamkm.sources.remote import remote_library
+from streamkm.sources.row_source import Rows, RowSource
 from streamkm.sources.stored import name_of, open_binary, opened_path, read_fully
 from streamkm.sources.tables.columns import (
     TableSchema,

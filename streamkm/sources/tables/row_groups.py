@@ -20,12 +20,12 @@ import numpy as np
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.core.progress import Stage
 from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, one_chunk, pyarrow
-from streamkm.sources.base import Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns, Origin
 from streamkm.sources.dense import check_count
 from streamkm.sources.fitted_tables import TableOptions, described_table, read_options
 from streamkm.sources.frames import index_of
 from streamkm.sources.remote import remote_library
+from streamkm.sources.row_source import Rows, RowSource, row_places
 from streamkm.sources.stored import file_size, name_of, opened_path
 from streamkm.sources.tables.columns import (
     TableSchema,

@@ -23,12 +23,12 @@ from streamkm.core.progress import Stage
 from streamkm.estimators.labelling import current_model, known_labels, known_means, rounded_centers, set_model
 from streamkm.estimators.validation import OF_THIS_RUN, given_start, plain
 from streamkm.fitting.streams.stream import Stream
+from streamkm.metrics.cluster_details import mean_silhouette, whole
 from streamkm.metrics.cluster_summary import ClusterSummary
-from streamkm.metrics.clusters import mean_silhouette, whole
 from streamkm.passes.labels import count_skipped
 from streamkm.reports.report import cautions
 from streamkm.sketches import sketch_from_dict
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 from streamkm.sketches.options import OPTIONS
 
 ESTIMATORS = ("StreamKMeans", "StreamKernelKMeans", "IncrementalKMeans")  # what `streamkm` exports

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, Matrix, check_unmasked
-from streamkm.sources.base import RemoteView, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.memory.arrays import SparseSource, open_array
 from streamkm.sources.row_graphs import RowGraph, RowGraphs, same
+from streamkm.sources.row_source import RemoteView, Rows, RowSource, row_places
 from streamkm.sources.stored import check_matrix, decoded_dtype
 
 _PLACE_BITS = 40

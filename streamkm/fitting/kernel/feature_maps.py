@@ -27,7 +27,7 @@ from streamkm.kernels.sketch import kernel_values
 from streamkm.passes.reader import ValidRows
 from streamkm.passes.sketch import FindSketch
 from streamkm.planning.kernel_plan import COLUMN_SKETCHES, LANDMARK_SKETCHES
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 from streamkm.sketches.fourier_map import FourierMap
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns
 from streamkm.sketches.kernel_map import GramFit, KernelMap, inverse_root

@@ -17,13 +17,13 @@ from streamkm.engine import Executor
 from streamkm.fitting.centers import search_centers
 from streamkm.fitting.context import FitContext, FoundKernel, KernelRule, Mapping, Settings
 from streamkm.fitting.kernel.bandwidth import resolved
+from streamkm.fitting.kernel.feature_maps import MapRule, first_round, fit_on_sample, neighbor_mapping
 from streamkm.fitting.kernel.landmarks import precomputed_landmarks
-from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample, neighbor_mapping
 from streamkm.fitting.kmeans import run_fit
 from streamkm.fitting.state import FitState
 from streamkm.passes.sketch import FindSketch, Sketched
 from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, VIEW_ROWS
-from streamkm.sketches.base import Sketch
+from streamkm.sketches.base_sketch import Sketch
 from streamkm.sketches.kernel_columns import Kernel
 from streamkm.sketches.kernel_map import GramFit
 

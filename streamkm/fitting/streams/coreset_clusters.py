@@ -20,9 +20,9 @@ from streamkm.cluster.tracking.transition import join_costs
 from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.fitting.centers import search_centers
 from streamkm.fitting.context import Settings
-from streamkm.planning.memory import pca_rows
+from streamkm.planning.memory_model import pca_rows
 from streamkm.planning.sketch_choice import DENSE_IDENTITY, PCA_COMPONENTS, PCA_FEW_CLUSTERS, SPARSE_COMPONENTS
-from streamkm.sketches.base import IdentitySketch, Sketch
+from streamkm.sketches.base_sketch import IdentitySketch, Sketch
 from streamkm.sketches.countsketch import CountSketch
 from streamkm.sketches.pca import PCASketch
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.documents.base import DocumentList, DocumentStream
-from streamkm.sources.documents.files import NAMES, TextFiles
 from streamkm.sources.documents.hashed import HashedText
-from streamkm.sources.documents.stored import ParquetDocuments, WholeFiles
+from streamkm.sources.documents.memory_documents import DocumentList, DocumentStream
+from streamkm.sources.documents.stored_documents import ParquetDocuments, WholeFiles
+from streamkm.sources.documents.text_files import NAMES, TextFiles
 from streamkm.sources.formats import is_folder, suffix_format
 from streamkm.sources.paths import locate, visible_files
 from streamkm.sources.tables.csv_format import check_format

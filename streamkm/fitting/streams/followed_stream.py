@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import add_rows
 from streamkm.cluster.sampling.coreset import CoresetRule, Part
-from streamkm.cluster.tracking.clusters import Parts, TrackedClusters, carry_over, origins_of, weighted_quantiles
 from streamkm.cluster.tracking.followed import NO_PLACES, Followed, Ground, nearest_of
+from streamkm.cluster.tracking.tracked import Parts, TrackedClusters, carry_over, origins_of, weighted_quantiles
 from streamkm.cluster.tracking.transition import (
     Event,
     Kind,
@@ -25,7 +25,7 @@ from streamkm.cluster.tracking.transition import (
 )
 from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
-from streamkm.fitting.streams.clusters import FollowSettings, follow
+from streamkm.fitting.streams.coreset_clusters import FollowSettings, follow
 
 # Share of a cluster's rows that lie within its reach.
 REACH = 0.99

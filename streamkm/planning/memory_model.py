@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamkm.cluster.memory import ALL_SETS, PLACED_ROW_BYTES, search_bytes
 from streamkm.cluster.model import Space
 from streamkm.cluster.normalization import MOST_FEATURES
-from streamkm.engine.memory import MIB
+from streamkm.cluster.search_memory import ALL_SETS, PLACED_ROW_BYTES, search_bytes
+from streamkm.engine.pass_memory import MIB
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.passes.assign import LABEL_BYTES, Assign
-from streamkm.passes.prepare import Sums
+from streamkm.passes.prepare import PreparationSums
 from streamkm.passes.sizes import ClusterOn, FitSizes
 from streamkm.passes.sketch import FindSketch
 from streamkm.passes.sketch_rows import Evenly, SketchRows
-from streamkm.sketches.base import SketchFitBytes
+from streamkm.sketches.base_sketch import SketchFitBytes
 from streamkm.sketches.subspace import subspace_bytes
 
 POOL_ROWS = 20_000  # of the sample, that a kernel's landmarks are chosen from
@@ -75,7 +75,7 @@ class MemoryModel(FitSizes):
             floats = self.kept_rows * self.rows.sample_floats
             stages["polish"] = sketched + blocks + floats + self._steps(self.rows.center_features, self.kept_rows)
         if self.sums_bytes:
-            stages["prepare"] = reading.peak(Sums.memory(self))
+            stages["prepare"] = reading.peak(PreparationSums.memory(self))
         if self.ahead:
             n_ahead = n_rows_ahead(self.rows.n_rows, n_features, self.rows.n_components)
             stages["ahead"] = reading.peak(Evenly.memory(n_ahead, self.rows.row_bytes))

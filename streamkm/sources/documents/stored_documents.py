@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import row_places
 from streamkm.sources.chunks import Access, Chunk, Origin
-from streamkm.sources.documents.base import (
+from streamkm.sources.documents.hashed import HashedText, TextBatch
+from streamkm.sources.documents.memory_documents import (
     DocumentList,
     MalformedTextError,
     document_of,
     shown_names,
 )
-from streamkm.sources.documents.files import decoded
-from streamkm.sources.documents.hashed import Batch, HashedText
+from streamkm.sources.documents.text_files import decoded
 from streamkm.sources.formats import is_folder
 from streamkm.sources.local import natural, opened
 from streamkm.sources.paths import visible_files
 from streamkm.sources.remote import remote_library
+from streamkm.sources.row_source import row_places
 from streamkm.sources.stored import file_size, name_of, open_binary, opened_path
 from streamkm.sources.tables.files import parquet_file
 from streamkm.sources.text_lines import BLOCK_BYTES
@@ -76,14 +76,14 @@ class ParquetDocuments(DocumentList):
         for part, start, stop, n_bytes in super().cuts(text_bytes):
             yield part, *self._begins[[start, stop]].tolist(), n_bytes
 
-    def batch(self, chunk: Chunk) -> Batch:
+    def batch(self, chunk: Chunk) -> TextBatch:
         documents: list[Any] = []
         here = self._groups[slice(*np.searchsorted(self._begins, [chunk.start, chunk.stop]))]
         for part, number in here[:, :2].tolist():
             with parquet_file(self.paths[part]) as file:
                 table = file.read_row_group(number, columns=self.fields, use_threads=False)
             documents += self._of_rows(table, chunk.start + len(documents))
-        return Batch(documents, row_places(chunk.start, chunk.stop), chunk.n_bytes)
+        return TextBatch(documents, row_places(chunk.start, chunk.stop), chunk.n_bytes)
 
     def _ids(self, column: str) -> Iterator[list[str | None]]:
         for path in self.paths:
@@ -91,14 +91,14 @@ class ParquetDocuments(DocumentList):
                 for table in file.iter_batches(columns=[column], use_threads=False):
                     yield [None if each is None else str(each) for each in table.column(0).to_pylist()]
 
-    def sample(self) -> tuple[Batch, float | None]:
+    def sample(self) -> tuple[TextBatch, float | None]:
         """Look at the first rows of the first row group."""
         part, number, n_rows, text, _ = self._groups[0].tolist()
         with parquet_file(self.paths[part]) as file:
             rows = file.iter_batches(_SAMPLE_ROWS, row_groups=[number], columns=self.fields, use_threads=False)
             documents = self._of_rows(next(rows), 0)
         n_bytes = max(1, round(text * len(documents) / n_rows))
-        return Batch(documents, row_places(0, len(documents)), n_bytes), float(self._ends[-1])
+        return TextBatch(documents, row_places(0, len(documents)), n_bytes), float(self._ends[-1])
 
     def describe(self, place: int) -> str:
         parts = self._groups[:, 0]

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.columns import Columns
+from streamkm.cluster.occurring import Columns
 from streamkm.cluster.profile import Profile, euclidean_distances
 from streamkm.metrics.cluster_summary import ClusterRow, ClusterSummary, Example, Trait
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamkm.engine.base import STATES_AHEAD
+from streamkm.engine.executor import STATES_AHEAD
 from streamkm.engine.reduction import FEW_RUNS, RUNS, count_levels, count_runs, run_length
 
 MIB = 1 << 20
@@ -15,7 +15,7 @@ TOLD_COPIES = 3  # of a message to the client: one arriving, one being taken, an
 
 
 def waiting_calls(n_threads: int) -> int:
-    """Calls that have been started and whose results have not been taken yet; see `engine.base`."""
+    """Calls that have been started and whose results have not been taken yet; see `engine.executor`."""
     return n_threads + max(2, n_threads // 2)
 
 

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
-from streamkm.cluster.memory import PLACED_ROW_BYTES, CenterSizes
 from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
+from streamkm.cluster.search_memory import PLACED_ROW_BYTES, CenterSizes
 from streamkm.core.memory import given_process_memory, human_bytes, is_given, resident_bytes
 from streamkm.engine.dask_workers import Reading, WorkerMemory, count_shards
-from streamkm.engine.memory import MIB, READ_BYTES
+from streamkm.engine.pass_memory import MIB, READ_BYTES
 from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, count_runs, run_length
 from streamkm.kernels.centers.nearest import nearest_csr, nearest_dense
 from streamkm.passes.assign import DRAWN_SLACK, LABEL_BYTES
 from streamkm.passes.gathered import PICKED_ROW_BYTES, node_rows
 from streamkm.passes.sizes import FitSizes
-from streamkm.planning.memory import MemoryModel
+from streamkm.planning.memory_model import MemoryModel
 from streamkm.sketches.subspace import subspace_bytes
-from streamkm.sources.base import RowSource
+from streamkm.sources.row_source import RowSource
 
 STEP_BYTES = 64 * MIB  # plans are the same wherever processes hold about the same
 AUTO_BYTES = 320 * MIB  # without a limit, so that results never depend on the process

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from streamkm.estimators.files import load_model, save_model
 from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.labelling import (
     Labelling,
@@ -25,6 +24,7 @@ from streamkm.estimators.labelling import (
     wide_centers,
     write_label_table,
 )
+from streamkm.estimators.model_files import load_model, save_model
 from streamkm.estimators.validation import check_weights
 from streamkm.passes.labels import HeldLabels, open_labels
 from streamkm.passes.predict import distances, nearest_d2, nearest_labels
@@ -145,7 +145,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """`labels_` as a Dask array in blocks as high as those of the array, or the chunks, that were fitted."""
         if self._label_blocks is None:
             raise AttributeError("dask_labels_ is there for Dask input and for fits on a Dask cluster only")
-        from streamkm.sources.dask.arrays import dask_labels
+        from streamkm.sources.dask.dask_arrays import dask_labels
 
         labels, (heights, known) = known_labels(self), self._label_blocks
         return dask_labels(labels.to_dask() if isinstance(labels, HeldLabels) else labels, heights, known=known)

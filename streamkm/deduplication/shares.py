@@ -15,14 +15,14 @@ from streamkm.core.matrix import rows_between
 from streamkm.core.memory import human_bytes
 from streamkm.deduplication.buckets import ROW_BYTES
 from streamkm.engine import local_threads
-from streamkm.engine.memory import PassMemory, ReadingMemory
+from streamkm.engine.pass_memory import PassMemory, ReadingMemory
 from streamkm.engine.passes import Map
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.passes.reader import ValidRows
 from streamkm.planning.memory_budget import MemoryBudget, largest_chunk, reading_of
 from streamkm.planning.plan import Plan
-from streamkm.sources.base import RowSource
 from streamkm.sources.chunks import decoded_row_bytes
+from streamkm.sources.row_source import RowSource
 
 WAITING = 6  # chunks whose rows wait to be put to their clusters, or are being put there
 SCORE_BYTES = 1 << 24  # of distances to all centers that are held at a time

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from streamkm.engine.reduction import FEW_RUNS, RUNS, JoinTree, fold_run, joiner, run_lengths, runs_of
-from streamkm.sources.base import RowSource
+from streamkm.sources.row_source import RowSource
 
 State = TypeVar("State")
 Large = Literal["state", "items"] | None  # the large part of a fold's memory

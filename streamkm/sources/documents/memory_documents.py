@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import row_places
 from streamkm.sources.chunks import Chunk
-from streamkm.sources.documents.hashed import Batch, HashedText
+from streamkm.sources.documents.hashed import HashedText, TextBatch
+from streamkm.sources.row_source import row_places
 from streamkm.sources.text_lines import BLOCK_BYTES
 from streamkm.text.feature_hashing import KINDS, FeatureHashing, Input, kind_remedy
 
@@ -58,20 +58,20 @@ class DocumentList(HashedText):
             yield 0, start, stop, end - done
             start, done = stop, end
 
-    def batch(self, chunk: Chunk) -> Batch:
+    def batch(self, chunk: Chunk) -> TextBatch:
         documents = [self.document(number) for number in range(chunk.start, chunk.stop)]
-        return Batch(documents, row_places(chunk.start, chunk.stop), chunk.n_bytes)
+        return TextBatch(documents, row_places(chunk.start, chunk.stop), chunk.n_bytes)
 
     def document(self, number: int) -> Any:
         """The document at a number, from 0."""
         return self._documents[number]
 
-    def sample(self) -> tuple[Batch, float | None]:
+    def sample(self) -> tuple[TextBatch, float | None]:
         """Look at documents all through the list, except long ones."""
         sizes, total = np.diff(self._ends, prepend=0), int(self._ends[-1])
         chosen = np.flatnonzero(sizes < BLOCK_BYTES)[:: max(1, total // SAMPLE_BYTES)]
         documents = [self.document(number) for number in chosen.tolist()]
-        return Batch(documents, chosen, int(sizes[chosen].sum())), float(total)
+        return TextBatch(documents, chosen, int(sizes[chosen].sum())), float(total)
 
 
 class DocumentStream(HashedText):
@@ -94,7 +94,7 @@ class DocumentStream(HashedText):
             raise InvalidInputError(f"{self.name} gives no documents; at least 1 is needed")
         self._begun: Iterator[Any] | None = chain(self._head.documents, iterator)
 
-    def batches(self, text_bytes: int) -> Iterator[Batch]:
+    def batches(self, text_bytes: int) -> Iterator[TextBatch]:
         if self._begun is None and not self.access.replayable:
             raise InvalidInputError(
                 f"{self.name} is an iterator, which can be read once only; pass a list, or a callable that returns a "
@@ -103,7 +103,7 @@ class DocumentStream(HashedText):
         iterator, self._begun = self._begun or self._start(), None
         yield from joined(_numbered(iterator), text_bytes)
 
-    def sample(self) -> tuple[Batch, float | None]:
+    def sample(self) -> tuple[TextBatch, float | None]:
         assert self._head is not None
         return self._head, None
 
@@ -111,13 +111,13 @@ class DocumentStream(HashedText):
         return iter(self._documents() if callable(self._documents) else self._documents)
 
 
-def batch_of(records: Sequence[Record]) -> Batch:
+def batch_of(records: Sequence[Record]) -> TextBatch:
     """One batch of all records."""
     places, documents, sizes = zip(*records, strict=True) if records else ((), (), ())
-    return Batch(list(documents), np.array(places, np.int64), sum(sizes))
+    return TextBatch(list(documents), np.array(places, np.int64), sum(sizes))
 
 
-def joined(records: Iterable[Record], text_bytes: int) -> Iterator[Batch]:
+def joined(records: Iterable[Record], text_bytes: int) -> Iterator[TextBatch]:
     """Records in batches that end with the document that reaches `text_bytes`."""
     held: list[Record] = []
     size = 0

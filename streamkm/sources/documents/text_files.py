@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.chunks import Chunk, ChunkRuns, Origin
 from streamkm.sources.compressed_text import compression, describe_line, opened_text, read_text
-from streamkm.sources.documents.base import (
+from streamkm.sources.documents.hashed import HashedText, TextBatch
+from streamkm.sources.documents.memory_documents import (
     SAMPLE_BYTES,
     Fields,
     MalformedTextError,
@@ -26,7 +27,6 @@ from streamkm.sources.documents.base import (
     joined,
     shown,
 )
-from streamkm.sources.documents.hashed import Batch, HashedText
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.text_lines import (
     BLOCK_BYTES,
@@ -109,10 +109,10 @@ class TextFiles(HashedText):
             self._starts[part] = np.array([*starts, size], np.int64)
         return self._starts[part]
 
-    def batch(self, chunk: Chunk) -> Batch:
+    def batch(self, chunk: Chunk) -> TextBatch:
         return batch_of(list(self._records(chunk.part, chunk.start, chunk.stop)))
 
-    def batches(self, text_bytes: int) -> Iterator[Batch]:
+    def batches(self, text_bytes: int) -> Iterator[TextBatch]:
         return joined(chain.from_iterable(map(self._records, range(len(self.paths)))), text_bytes)
 
     def _records(
@@ -188,7 +188,7 @@ class TextFiles(HashedText):
         except csv.Error as error:
             raise MalformedTextError(f"malformed CSV: {error}", start or 0) from None
 
-    def sample(self) -> tuple[Batch, float | None]:
+    def sample(self) -> tuple[TextBatch, float | None]:
         """Look at places all through plain lines, else at the beginning of some files, each up to a long line."""
         if not self.access.streams and self.form != "csv":
             chunks = ChunkRuns.of(self.cuts(-(-max(self.n_bytes, SAMPLE_BYTES) // PROBES)))

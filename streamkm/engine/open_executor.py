@@ -13,11 +13,11 @@ from typing import Any
 from streamkm.core.exceptions import ClusterError, InvalidParameterError
 from streamkm.core.memory import heap_restored, is_given
 from streamkm.core.process import ONE_BLAS_THREAD
-from streamkm.engine.base import Executor, LocalThreads
 from streamkm.engine.dask_workers import WorkerMemory, worker_memory
+from streamkm.engine.executor import Executor, LocalThreads
 from streamkm.kernels.centers.nearest import nearest_csr
 from streamkm.kernels.compiling import compile_elsewhere
-from streamkm.sources.base import RowSource
+from streamkm.sources.row_source import RowSource
 
 CONNECT_SECONDS = 10
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from streamkm.cluster.centers.index import FEWEST_CENTERS, held_index_bytes, index_bytes
 from streamkm.cluster.centers.neighbours import held_neighbours_bytes, neighbours_bytes
-from streamkm.engine.memory import MIB
+from streamkm.engine.pass_memory import MIB
 from streamkm.kernels.intrinsics.lanes import LANES
 
 PLACED_ROW_BYTES = 16  # of a row of a coreset, or drawn: its weight and its place
