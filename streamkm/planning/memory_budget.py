@@ -43,7 +43,7 @@ class MemoryBudget:
     limit_bytes: int
     # memory beside the plan: `process_memory`, and the rows if they are in memory
     base_bytes: int
-    process_memory: int  # see `process.process_memory`
+    process_memory: int  # see `process_memory.process_memory`
     # what the machine has left for this process, where no limit was given; None where one was. Only what is kept in
     # memory or on disk is chosen by it: another plan that it has no room for is refused
     free_bytes: int | None = None

@@ -178,7 +178,8 @@ def read_decimal(buf, at):
     Parameters
     ----------
     buf : uint8 ndarray
-        Text with a byte that belongs to no number (a line feed) behind `at`, and `machine_words.WINDOW` bytes behind that.
+        Text with a byte that belongs to no number (a line feed) behind `at`, and `machine_words.WINDOW` bytes behind
+        that.
     at : int64
 
     Returns

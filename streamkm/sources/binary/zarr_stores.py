@@ -73,12 +73,14 @@ class Grid:
     def __init__(self, array: Any, name: str) -> None:
         self._shape, self._what, self._fill = array.shape, "shards" if array.shards else "chunks", array.fill_value
         self._encoded = array.metadata.encode_chunk_key
-        self.lengths = tuple(array.shards or array.chunks)
+        # releases from 3.4 on read lengths of 0 as 1, and keep what was stored
+        mended: Any = getattr(array.metadata, "_stored_document", None) or {}
+        stored = mended.get("chunks") or mended.get("chunk_grid", {}).get("configuration", {}).get("chunk_shape")
+        self.lengths = tuple(stored or array.shards or array.chunks)
         if min(self.lengths, default=1) < 1:
             raise SourceError(f"{name} is damaged: its metadata say chunks of {self.lengths}; lengths must be positive")
         self.counts = tuple(-(-size // length) for size, length in zip(array.shape, self.lengths, strict=True))
-        key = re.escape(self._encoded((7,) * len(self.counts)))
-        self._key = re.compile(key.replace("7", "(0|[1-9][0-9]{0,18})"))
+        self._key = re.compile(re.escape(self._encoded((7,) * len(self.counts))).replace("7", "(0|[1-9][0-9]{0,18})"))
 
     def __str__(self) -> str:
         return chunks_text(self.lengths, self._shape)
@@ -101,7 +103,5 @@ class Grid:
         # so many contain one that is missing, and the first of all
         numbers = itertools.product(*(range(min(count, n_stored + 1)) for count in self.counts))
         first = next(key for key in map(self._encoded, numbers) if key not in stored)
-        held = f"which hold the fill value {self._fill}"
-        return (
-            f"{name} lacks {first}, the first of those missing: {total - n_stored:,} of {total:,} {self._what}, {held}"
-        )
+        told = f"{total - n_stored:,} of {total:,} {self._what}, which hold the fill value {self._fill}"
+        return f"{name} lacks {first}, the first of those missing: {told}"
