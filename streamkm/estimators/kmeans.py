@@ -184,7 +184,7 @@ class StreamKMeans(DescribedKMeans):
         `PreconditionedSampling`, which keeps no lengths.
     expected_inertia_, expected_inertia_error_ : float or None
         Estimate of `inertia_` from the sample, and its standard error; 0 if the sample held all rows and each was used.
-        Twice the error to both sides is a 95 % interval. None for data that can be read once only, if memory has no
+        Twice the error to both sides is a 95 % interval. None for data that can be read only once, if memory has no
         room for drawn rows, and if a few rows decide the sum (heavy tails, by Cochran's rule: 25 squared skewnesses
         against the number of rows), which the log says.
     possible_gain_ : float or None
@@ -196,7 +196,7 @@ class StreamKMeans(DescribedKMeans):
     preparation_, missing_ : Preparation or None, Missing or None
         Findings of `preprocess` or of the fitted sketch store; how many values were missing, for "mean".
     profile_ : Profile or None
-        Distances, silhouettes and typical rows of each cluster, for `summary`; None if rows can be read once only.
+        Distances, silhouettes and typical rows of each cluster, for `summary`; None if rows can be read only once.
     feature_words_ : WordTable or None
         The words behind hashed features, from the pass that counts document frequencies or from some of the documents.
     assign_space_ : {"original", "sketch"}

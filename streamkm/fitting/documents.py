@@ -126,7 +126,7 @@ def count_and_weight(
     TfIdfRows(source, start)  # refuses rows that cannot be weighted
     if not source.access.replayable:
         raise InvalidInputError(
-            f"{source.name} can be read once only, and document frequencies take a pass of their own; pass a list or a "
+            f"{source.name} can be read only once, and document frequencies take a pass of their own; pass a list or a "
             f"callable that returns a fresh iterator, or tfidf=False"
         )
     frequencies, stage = _counted(source, executor, memory_limit)

@@ -42,7 +42,7 @@ class AssignResult:
     # model's space
     totals: Totals
     drawn: Drawn | None = None  # rows drawn by their share of the objective, in the model's space, if a rule was given
-    # distances of the rows to the model's centers, by cluster; None for rows that can be read once only
+    # distances of the rows to the model's centers, by cluster; None for rows that can be read only once
     profile: Profile | None = None
     n_rows: NDArray[np.int64] | None = None  # of each cluster, if weights decay
     labels: Any = None  # (n,) or HeldLabels, -1 for invalid rows; None if no sink took them
@@ -187,7 +187,7 @@ class AssignBlock(BlockPass):
 
 
 def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage) -> AssignResult:
-    """Label held blocks of sketched rows, for sources that can be read once only."""
+    """Label held blocks of sketched rows, for sources that can be read only once."""
     n_valid = sketched.chunk_rows.copy()
     for number, rows in sketched.kept.items():
         n_valid[number] = len(rows)

@@ -67,7 +67,7 @@ class FitSizes:
     n_portions: int = 1  # portions of the rows on which starts are searched, one after the other
     directions: int = 0  # singular vectors that are found in a separate pass; 0: none
     sums_bytes: int = 0  # bytes of the sums of a preparation's pass; 0: there is no such pass
-    once: bool = False  # whether rows can be read once only, so that held blocks of sketched rows are labelled
+    once: bool = False  # whether rows can be read only once, so that held blocks of sketched rows are labelled
     labels: bool = True  # whether labels are gathered in this process
     ahead: bool = False  # whether the sketch is found on rows that are read before the first pass
 

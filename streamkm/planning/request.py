@@ -88,7 +88,7 @@ class FitRequest:
 
     @property
     def once(self) -> bool:
-        """Whether rows can be read once only."""
+        """Whether rows can be read only once."""
         return not self.source.access.replayable
 
     @property
@@ -176,7 +176,7 @@ class FitRequest:
         return n_occurring if counted and n_occurring <= MOST_OCCUR * n_features else 0
 
     def check_once(self) -> None:
-        """Refuse parameters that need more than one pass over rows that can be read once only."""
+        """Refuse parameters that need more than one pass over rows that can be read only once."""
         refused = {
             f"refine={self.refine}": self.refine not in ("auto", 0),
             'assign_space="original"': self.polishes and self.options.assign_space == "original",

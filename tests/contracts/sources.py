@@ -102,7 +102,7 @@ class RowSourceContract:
                 getattr(self, name)(opened)
 
     def check_stream_gives_all_rows_in_order(self, opened: Opened) -> None:
-        assert opened.source.access.replayable, "a source that can be read once only has the contract OnePassContract"
+        assert opened.source.access.replayable, "a source that can be read only once has the contract OnePassContract"
         for target in TARGETS:
             with row(target=target):
                 streamed = opened.streamed(opened.target_bytes(target))
@@ -179,7 +179,7 @@ class RowSourceContract:
 
 
 class OnePassContract(RowSourceContract):
-    """For sources that can be read once only: each check has one of its own."""
+    """For sources that can be read only once: each check has one of its own."""
 
     @pytest.mark.parametrize(
         "check",
@@ -198,7 +198,7 @@ class OnePassContract(RowSourceContract):
 
     def test_it_is_not_read_again(self, opened: Opened) -> None:
         list(opened.source.stream(300))
-        with pytest.raises(InvalidInputError, match="once only"):
+        with pytest.raises(InvalidInputError, match="only once"):
             next(iter(opened.source.stream(300)))
 
 

@@ -523,7 +523,7 @@ def test_features_without_number():
     indptr = np.arange(0, 801, 8, dtype=np.int64)
     X = sp.csr_array((np.ones(800), columns, indptr), shape=(100, 2**41))
     X.sum_duplicates()
-    with pytest.warns(UserWarning, match="those of the sketch"):
+    with pytest.warns(UserWarning, match="so rows were assigned in the sketch"):
         fitted = kmeans(2).fit(X)
     assert fitted.assign_space_ == "sketch"
     assert len(set(zip(fitted.labels_, y, strict=True))) == 2

@@ -36,7 +36,7 @@ TRIED = {
     "dense rows": fitted,
     "tables": lambda invalid: fitted(invalid, FRAME),
     "sparse rows": lambda invalid: fitted(invalid, sp.csr_array(X)),
-    "rows that can be read once only": lambda invalid: fitted(invalid, iter([X])),
+    "rows that can be read only once": lambda invalid: fitted(invalid, iter([X])),
     "`sample_weight`": lambda invalid: fitted(invalid, weights=np.arange(1.0, 401)),
     "`preprocess`": lambda invalid: fitted(invalid, preprocess=["standardize", "unit"]),
     '`metric="cosine"`': lambda invalid: fitted(invalid, metric="cosine"),

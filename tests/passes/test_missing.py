@@ -168,7 +168,7 @@ def test_nan_is_refused_by_default_and_infinity_is_not_filled():
 
 
 def test_iterators_are_refused_with_a_remedy():
-    with pytest.raises(InvalidInputError, match=r'once only, and invalid="mean" takes a pass'):
+    with pytest.raises(InvalidInputError, match=r'only once, and invalid="mean" takes a pass'):
         StreamKMeans(2, **FILLED).fit(iter([holed()]))
     model = StreamKMeans(3, **FILLED).fit(holed())
     stored = sp.csr_array(np.array([[1.0, 0.0, np.nan, 5.0, 0.1]]))

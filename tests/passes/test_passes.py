@@ -240,7 +240,7 @@ def test_an_iterator_is_refused_before_it_is_read_where_one_pass_is_not_enough()
             drawn.append(i)
             yield np.ones((4, 2))
 
-    with pytest.raises(InvalidInputError, match="once only"):
+    with pytest.raises(InvalidInputError, match="only once"):
         kmeans(refine=1).fit(chunks())
     assert len(drawn) <= 1  # a look at its kind
 

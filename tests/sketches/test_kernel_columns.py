@@ -62,9 +62,6 @@ class TestRbf(SketchContract):
         landmarks = np.abs(rng.normal(size=(20, N_FEATURES))).astype(np.float32)
         return KernelMap.of(kernel(self.name), landmarks, rng.normal(size=(20, 6)))
 
-    def test_needs_no_pass_to_fit(self, sketch):
-        assert sketch.passes_to_fit == 1
-
     def test_pickles_without_what_is_made_of_it(self, sketch):
         before = len(pickle.dumps(sketch))
         sketch.apply(whole_numbers())

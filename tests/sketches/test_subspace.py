@@ -155,7 +155,8 @@ def test_chunks_of_any_width_give_the_whole(way, sparse, cuts, arity):
     whole = fit.step(None, sp.csr_array(X) if sparse else X, NO_WEIGHTS)
     widest = len(joined.product)
     part = (slice(widest), slice(widest)) if way == "gram" else slice(widest)
-    np.testing.assert_allclose(joined.product, whole.product[part], rtol=1e-12, atol=1e-9)
+    told = np.tril if way == "gram" else np.asarray  # sparse rows fill no more
+    np.testing.assert_allclose(told(joined.product), told(whole.product[part]), rtol=1e-12, atol=1e-9)
     assert not X[:, widest:].any()
 
 
@@ -196,8 +197,6 @@ def test_streamed_pca_is_scikit_learns(way, weighted):
 def test_wide_rows_are_not_squared():
     with pytest.raises(InvalidParameterError, match="n_comp"):
         subspace_fit(0, keep_subspace, n_features=9, seed=0)
-    assert isinstance(PCASketch.first_round(3, near_mean=np.zeros(10), seed=0), SubspaceGram)
-    assert isinstance(PCASketch.first_round(3, near_mean=np.zeros(5000), seed=0), RangeFit)
     assert isinstance(subspace_fit(3, keep_subspace, n_features=subspaces.GRAM_FEATURES, seed=0), SubspaceGram)
     fit = subspace_fit(3, keep_subspace, n_features=subspaces.GRAM_FEATURES + 1, seed=0)
     assert isinstance(fit, RangeFit)

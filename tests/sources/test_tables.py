@@ -170,9 +170,9 @@ def test_a_reader_is_read_once():
     source = open_source(TABLE.select(list(NAMES)).to_reader())
     assert not source.access.replayable
     np.testing.assert_array_equal(whole(source), X)
-    with pytest.raises(InvalidInputError, match="can be read once only"):
+    with pytest.raises(InvalidInputError, match="can be read only once"):
         whole(source)
-    with pytest.raises(InvalidInputError, match=r"read once only; .* or give values of one-hot columns"):
+    with pytest.raises(InvalidInputError, match=r"read only once; .* or give values of one-hot columns"):
         open_source(TABLE.to_reader(), **WITH_CITY, categories="onehot")
     rows = TABLE.select([*NAMES, "city"]).to_reader()
     source = open_source(rows, categories={"city": ["B, x", "Oslo", "Rome"]})
@@ -563,7 +563,7 @@ def test_ids_are_given_on_request(tmp_path):
     with pytest.raises(InvalidInputError, match="has no column that names rows; give one as id_column="):
         list(open_source(tmp_path / "x.parquet", columns=["a"]).ids())
     once = open_source(pa.Table.from_pandas(frame, preserve_index=False).to_reader(), id_column="id")
-    with pytest.raises(InvalidInputError, match="can be read once only"):
+    with pytest.raises(InvalidInputError, match="can be read only once"):
         list(once.ids())
 
 

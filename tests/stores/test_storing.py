@@ -358,7 +358,7 @@ class TestClustering:
         with open_executor(1) as workers:
             reader, store = write_prepared(tmp_path / "s", matrix("sparse"), SKETCH, ("standardize",), workers)
             wide = replace(reader, source=prepared_as(store, open_source(matrix("sparse", 9, 40, seed=2))))
-            assert len(wide.source.prepared_by.found[0].factor) == 40
+            assert len(wide.source.origin.prepared_by.found[0].factor) == 40
         zarr.open_array(str(tmp_path / "s" / "sketch" / "steps_factor0"), mode="r+")[...] = np.ones(40)
         with pytest.raises(SourceError, match="steps_factor0 is damaged"):
             open_source(tmp_path / "s").preparation()

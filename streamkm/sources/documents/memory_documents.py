@@ -86,7 +86,7 @@ class DocumentStream(HashedText):
     def __init__(self, documents: Iterable[Any] | Callable[[], Iterable[Any]], hashing: FeatureHashing) -> None:
         self._documents = documents
         self.access = replace(self.access, replayable=not isinstance(documents, Iterator))
-        how = "made anew for every pass" if self.access.replayable else "read once only"
+        how = "made anew for every pass" if self.access.replayable else "read only once"
         super().__init__(hashing, {"format": f"documents of a program, {how}"})
         iterator = self._start()
         self._head = next(joined(_numbered(iterator), SAMPLE_BYTES), None)
@@ -97,7 +97,7 @@ class DocumentStream(HashedText):
     def batches(self, text_bytes: int) -> Iterator[TextBatch]:
         if self._begun is None and not self.access.replayable:
             raise InvalidInputError(
-                f"{self.name} is an iterator, which can be read once only; pass a list, or a callable that returns a "
+                f"{self.name} is an iterator, which can be read only once; pass a list, or a callable that returns a "
                 f"fresh iterator for every pass"
             )
         iterator, self._begun = self._begun or self._start(), None

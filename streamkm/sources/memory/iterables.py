@@ -75,7 +75,7 @@ class IterableSource(RowSource):
         self._check(opened, 0)
 
     def details(self) -> dict[str, str]:
-        how = "made anew for every pass" if self.access.replayable else "read once only"
+        how = "made anew for every pass" if self.access.replayable else "read only once"
         return {"format": f"chunks of a program, {how}"}
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
@@ -85,7 +85,7 @@ class IterableSource(RowSource):
     def _merged_rows(self, target_bytes: int) -> Iterator[Rows]:
         if self._begun is None and not self.access.replayable:
             raise InvalidInputError(
-                f"{self.name} is an iterator, which can be read once only; pass a list, or a callable that returns a "
+                f"{self.name} is an iterator, which can be read only once; pass a list, or a callable that returns a "
                 f"fresh iterator for every pass"
             )
         iterator, self._begun = self._begun or self._start(), None

@@ -104,7 +104,7 @@ class BatchStream(BatchTable):
         self._X, self._passes = X, PassHash()
         replayable = not (hasattr(X, "read_next_batch") or hasattr(X, "__next__"))
         self.access = replace(self.access, replayable=replayable)
-        once = "" if replayable else ", read once only"
+        once = "" if replayable else ", read only once"
         self.name, self.form = type(X).__name__, f"a stream of batches ({kind}){once}"
         if hasattr(X, "collect_schema"):
             self.name, schema = "lazy frame", X.head(0).collect().to_arrow().schema
@@ -126,7 +126,7 @@ class BatchStream(BatchTable):
             how = {"batch_size": _BATCH_ROWS, "batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
             return iter(X.to_batches(columns=names, **how))
         if not self.access.replayable and (self._begun is None or names != self._layout.names):
-            raise InvalidInputError(f"{self.name} can be read once only; {_ONCE}")
+            raise InvalidInputError(f"{self.name} can be read only once; {_ONCE}")
         reader, self._begun = self._begun or pyarrow(self.name).RecordBatchReader.from_stream(X), None
         return (batch.select(names) for batch in reader)
 
