@@ -22,16 +22,13 @@ from streamkm.core.display import MASK, aligned
 from streamkm.core.exceptions import ConfigError, InvalidInputError, StreamkmError
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
-from streamkm.estimators.validation import check_parameters
 from streamkm.planning.plan import Plan
 from streamkm.sketches.options import OPTIONS
 from streamkm.sources import RowSource, open_source
 from streamkm.sources.fitted_tables import CSV_KEYS, HeadRead
 
 # keys whose values are paths, which a configuration names as seen from its own place
-_FILES = (
-    ("data", "path"), ("data", "feature_names"), ("text", "tfidf"), ("output", "directory"),
-)  # fmt: skip
+_FILES = (("data", "path"), ("data", "feature_names"), ("text", "tfidf"), ("output", "directory"))
 # keys that say how a table is written, and not which of its columns are features
 _DIALECT = {"format", "dtype", "storage_options", *CSV_KEYS}
 
@@ -47,11 +44,8 @@ class Run(NamedTuple):
 
     def plan(self) -> Plan:
         """Plan the fit; one pass may count document frequencies."""
-        if isinstance(self.estimator, StreamKMeans):
-            check_parameters(self.estimator)
-            plan = self.estimator.plan_for(self.data.source, gathers_labels=self.output.labels != "zarr")
-        else:
-            plan = self.estimator.plan_for(self.data.source)
+        gathers = {"gathers_labels": self.output.labels != "zarr"} if isinstance(self.estimator, StreamKMeans) else {}
+        plan = self.estimator.plan_for(self.data.source, **gathers)
         before = (*plan.passes_before, *(("idf",) if self.data.counts else ()))
         passes = plan.passes + self.data.counts + (self.output.labels in ("csv", "parquet"))
         return replace(plan, passes=passes, passes_before=before)
@@ -136,10 +130,7 @@ def inspected(path: str, overrides: Sequence[Override]) -> str:
 
 
 def open_work(
-    paths: Sequence[str],
-    overrides: Sequence[Override] = (),
-    *,
-    beside: str | os.PathLike[str] | None = None,
+    paths: Sequence[str], overrides: Sequence[Override] = (), *, beside: str | os.PathLike[str] | None = None
 ) -> Run:
     """Open the data and cluster of commands without an estimator; `overrides` set keys of data, text and cluster.
 

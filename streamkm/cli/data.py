@@ -41,8 +41,8 @@ class Opened:
         """The source with weighted rows; counts frequencies if needed, in O(characters)."""
         if not self.counts:
             return self.source
-        weights = {"sublinear_tf": self.sublinear_tf}
-        return count_and_weight(self.source, executor=executor, memory_limit=memory_limit, **weights)
+        how = {"executor": executor, "memory_limit": memory_limit}
+        return count_and_weight(self.source, sublinear_tf=self.sublinear_tf, **how)
 
 
 def open_configured(paths: str | Sequence[str], data: Mapping[str, Any], text: Any) -> Opened:

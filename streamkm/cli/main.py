@@ -31,6 +31,9 @@ from streamkm.core.progress import COMPILING
 
 _REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
 
+# commands of each purpose in the help
+_PURPOSES = {"Look at data": "inspect sweep plan", "Cluster": "fit assign update", "Large data": "sketch dedupe"}
+
 
 class _InputError(click.ClickException):
     """Refused input, with a line for each problem."""
@@ -60,6 +63,11 @@ def _terminate(number: int, _: Any) -> None:
 
 class _Commands(click.Group):
     """A group that turns exceptions into messages and exit codes."""
+
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        for purpose, names in _PURPOSES.items():
+            with formatter.section(purpose):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(90)) for name in names.split()])
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
@@ -110,7 +118,7 @@ def main() -> None:
 @set_option
 @column_options
 def inspect(paths: Sequence[str], settings: Sequence[str], **_: Any) -> None:
-    """Say what is in files, and for tables what becomes of each column.
+    """Say what is in files, and for tables the fit to type.
 
     Reads the first rows of tables and no rows of other files, so some numbers are estimates ("about").
     With flags for columns it says how a table is read with these instead.
@@ -140,7 +148,9 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         from streamkm.estimators.model_files import load_estimator
         from streamkm.passes.label_tables import Written
         from streamkm.passes.labels import count_skipped
+        from streamkm.sources.arrow import UNSEEN
 
+        UNSEEN.clear()
         check_labels_target(output, overwrite=options["overwrite"])
         how = {name: options[name] for name in ("executor", "memory_limit")}
         estimator = talk.prepare(load_estimator(model), **how)
@@ -152,8 +162,10 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
                 labels = estimator.predict_to(source, output, overwrite=options["overwrite"])
         told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))
         left = source.details().get("left out", "").replace("not among columns=", "no feature of the fit")
-        more = [("left out", left)] if left else []
-        talk.say([("rows", rows_text(told.n_rows, told.n_skipped)), *more, ("labels", output), talk.time()])
+        new = ", ".join(f"{n:,} of {name}" for name, n in UNSEEN.items() if n)  # of this process, not of a cluster's
+        more = [("new values", new and f"{new}: the fit had not seen them"), ("left out", left)]
+        rows = ("rows", rows_text(told.n_rows, told.n_skipped))
+        talk.say([rows, *(pair for pair in more if pair[1]), ("labels", output), talk.time()])
 
 
 @click.command(hidden=True)

@@ -122,8 +122,9 @@ _FIELDS: dict[str, Any] = {name: (section, ...) for name, section in SECTIONS.it
 _FIELDS["kernel"] = SECTIONS["kernel"] | None, None  # there only where it is given
 _Configuration = create_model("_Configuration", __config__=ConfigDict(extra="forbid"), **_FIELDS)
 
-# keys by which the section cluster once started workers, with the values that a file may still give them
-_STARTED = (("workers", None), ("threads", 1), ("memory_limit", "auto"), ("report", None))
+# keys that the section cluster once had, with the values that a file may still give them
+_STARTED = [("workers", None), ("threads", 1), ("memory_limit", "auto")]
+_STARTED += [(name, None) for name in ("report", "tls_ca_file", "tls_cert", "tls_key")]
 
 
 def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], where: str) -> Any:

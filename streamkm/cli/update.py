@@ -56,8 +56,9 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         from streamkm.passes.labels import count_skipped
         from streamkm.reports.report import update_page
         from streamkm.sources.fingerprints import fingerprint
+        from streamkm.sources.local import FileVersion
 
-        version, estimator = _version(model), _load_incremental(model)
+        version, estimator = FileVersion.of(os.stat(model)), _load_incremental(model)
         kept = {name: getattr(estimator, name) for name in ("memory_limit", "progress")}
         talk.prepare(estimator, **{name: options[name] for name in ("executor", "memory_limit")})
         if options["dry_run"]:
@@ -86,7 +87,7 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
                 run["after"] = _state_digest(estimator)
                 lineage = [plain(asdict(event)) for event in estimator.lineage_]
                 told = results.json_text(done.to_dict() | {"lineage": lineage, results.RUN: run})
-                if _version(model) != version:
+                if FileVersion.of(os.stat(model)) != version:
                     raise OutputError(f"{model} was changed while this update ran; nothing was written: call it again")
                 if form == "npy":
                     results.write_npy(labels, estimator.labels_)
@@ -117,12 +118,6 @@ def _load_incremental(path: str) -> IncrementalKMeans:
         f"{path} is a model of {type(estimator).__name__}, which cannot go on with more rows; give the "
         f"incremental.npz that streamkm fit --incremental leaves, or save() of StreamKMeans.incremental()"
     )
-
-
-def _version(path: str) -> tuple[int, int]:
-    """Inode and modification time, which differ for a file and its replacement."""
-    found = os.stat(path)
-    return found.st_ino, found.st_mtime_ns
 
 
 def _state_digest(estimator: IncrementalKMeans) -> str:

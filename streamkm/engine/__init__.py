@@ -1,7 +1,7 @@
 """Runs passes on threads of this process or on a Dask cluster, with the same bits on both. Knows no centers."""
 
 from streamkm.engine.executor import Executor, Folded, Large, Listener
-from streamkm.engine.open_executor import (
+from streamkm.engine.executor_choice import (
     cluster_memory,
     is_alone,
     is_on_cluster,

@@ -19,7 +19,7 @@ from streamkm.cluster.rows import Block
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.checkpoint import CheckpointWriter
-from streamkm.engine.open_executor import alone
+from streamkm.engine.executor_choice import alone
 from streamkm.engine.passes import run
 from streamkm.fitting.context import FitContext
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from threading import Lock
 from types import ModuleType
 from typing import Any, Literal
 
@@ -19,9 +21,11 @@ from streamkm.sources.remote import Address, RemoteFile
 Describe = Callable[[int], str]  # says where a row is: ``row 17 of x.parquet``
 Unseen = Literal["raise", "ignore"]  # what becomes of a value of a one-hot column that is not known
 MOST_VALUES = 1024  # of one-hot columns, together
-WORKING_BYTES = (
-    28 << 20
-)  # that pyarrow takes while it reads, beside what it holds once it is loaded: its threads' pools
+# that pyarrow takes while it reads, beside what it holds once it is loaded: its threads' pools
+WORKING_BYTES = 28 << 20
+
+UNSEEN: Counter[str] = Counter()  # values by column that a fit had not, met in this process since it was cleared
+_COUNTING = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,8 @@ def one_hot_rows(values: Any, column: Column, unseen: Unseen, describe: Describe
             f'of its {len(known):,} categories; pass categories_unseen="ignore" to give it none of them, or fit with a '
             f"mapping of all values of the column"
         )
+    with _COUNTING:
+        UNSEEN[column.name] += int(np.count_nonzero(is_new))
     return np.eye(width + 2, width, dtype=np.uint8)[features]
 
 

@@ -285,16 +285,15 @@ def test_inspect_keeps_vectors_apart(tmp_path, monkeypatch):
     assert "no column can be a feature" in run("inspect", "t.csv")
 
 
-def test_assign_ignores_categories_and_columns_that_the_fit_had_not_seen(tmp_path, monkeypatch):
+def test_assign_says_which_values_the_fit_had_not_seen(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [f"{i % 3},{('card', 'cash')[i % 2]}" for i in range(60)]
     Path("may.csv").write_text("\n".join(["fare,payment", *lines]))
     Path("june.csv").write_text("\n".join(["fare,payment", *lines, "1,kiosk", "2,kiosk"]))
     run("fit", "may.csv", "-k", 2, "--categories", "onehot", "-o", "out", "--no-report", "-q")
-    given = ("assign", "out/model.npz", "june.csv", "-o", "l.npy")
-    assert "--categories-unseen ignore to give it none of them" in run(*given, code=2)
-    run(*given, "--categories-unseen", "ignore")
-    np.testing.assert_array_equal(np.load("l.npy")[:60], np.load("out/labels.npy"))
+    for file, told in (("june.csv", True), ("may.csv", False)):
+        given = ("assign", "out/model.npz", file, "-o", "l.npy", "--categories-unseen", "ignore", "--overwrite")
+        assert ("new values  2 of payment: the fit had not seen them" in run(*given)) == told
     lines[0:0] = ["fare,payment"]
     Path("july.csv").write_text("\n".join(f"{line},{i or 'tip'}" for i, line in enumerate(lines)))
     said = run("assign", "out/model.npz", "july.csv", "-o", "l.npy", "--overwrite")

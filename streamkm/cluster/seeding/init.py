@@ -37,7 +37,7 @@ from streamkm.cluster.seeding.two_level import search_portions, two_level_pluspl
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
-from streamkm.engine.open_executor import alone
+from streamkm.engine.executor_choice import alone
 
 FEW_CLUSTERS = 10  # which one start may miss, however it is searched
 FEWEST_STARTS, MOST_STARTS = 4, 10  # of so few clusters, where rows are many

@@ -277,9 +277,8 @@ def _stored(array: Any) -> dict[str, Any] | None:
 
 def _is_shared(store: Any) -> bool:
     """Whether other processes see the contents of a store; False for unknown kinds."""
-    if isinstance(store, FsspecStore) and "memory" in getattr(store.fs, "protocol", ()):
-        return False
-    return isinstance(store, LocalStore | ZipStore | FsspecStore)
+    own = isinstance(store, FsspecStore) and "memory" in getattr(store.fs, "protocol", ())
+    return isinstance(store, LocalStore | ZipStore | FsspecStore) and not own
 
 
 def _codec_name(codec: Any) -> str:
