@@ -191,10 +191,8 @@ def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage
     n_valid = sketched.chunk_rows.copy()
     for number, rows in sketched.kept.items():
         n_valid[number] = len(rows)
-    sink, table = (
-        GatheredLabels(n_valid[n_valid > 0], CheckpointWriter()),
-        NearestCenters.build(model.centers, blocks.dtype),
-    )
+    sink = GatheredLabels(n_valid[n_valid > 0], CheckpointWriter())
+    table = NearestCenters.build(model.centers, blocks.dtype)
     totals = run(AssignBlock(table), HeldRows(blocks.handles), blocks.executor, stage, sink=sink)
     labels = sink.labels
     if sketched.kept:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from streamkm.cluster.model import Space
 from streamkm.cluster.search_memory import CenterSizes
@@ -92,13 +92,8 @@ class FitSizes:
 
     def centers(self, width: int) -> CenterSizes:
         """Sizes of centers with `width` features."""
-        return CenterSizes(
-            n_clusters=self.n_clusters,
-            width=width,
-            itemsize=self.rows.itemsize,
-            n_threads=self.reading.n_threads,
-            dense=self.rows.dense,
-        )
+        of_rows: dict[str, Any] = {"itemsize": self.rows.itemsize, "dense": self.rows.dense}
+        return CenterSizes(n_clusters=self.n_clusters, width=width, n_threads=self.reading.n_threads, **of_rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

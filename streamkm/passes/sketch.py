@@ -31,6 +31,7 @@ from streamkm.passes.reader import RowReader, SourceRows, ValidRows
 from streamkm.passes.sketch_rows import SketchRows
 from streamkm.sketches.base_sketch import Sketch, SketchFit, SketchFitBytes
 from streamkm.sources.chunks import Chunk
+from streamkm.sources.row_source import RowSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def _sketched(context: PassContext, gathered: Gathered, blocks: Blocks | None) -
     source, counts = context.reader.source, gathered.counts
     n_read, n_valid = np.array(counts.n_read, np.int64), counts.n_valid
     if not n_valid:
-        valid, hint = ("valid ", "; leave out columns that have no value") if n_read.any() else ("", "")
+        valid, hint = ("valid ", _column_without_values(source)) if n_read.any() else ("", "")
         raise InvalidInputError(f"{source.name} has no {valid}rows; needed: at least 1{hint}")
     check_weights(context.reader, context.weights, int(n_read.sum()))
     n_features = source.n_features or max(1, counts.width)
@@ -176,6 +177,16 @@ def _sketched(context: PassContext, gathered: Gathered, blocks: Blocks | None) -
     part = None if gathered.tree is None else gathered.tree.part()
     coreset = None if part is None or gathered.coreset_rule is None else gathered.coreset_rule.finish(part)
     return Sketched(blocks, coreset, sample, n_read, counts.kept, n_features, n_valid, gathered.occurring)
+
+
+def _column_without_values(source: RowSource) -> str:
+    """A hint if a column has no value in the first dense rows."""
+    if source.access.streams or source.is_sparse:
+        return ""
+    X = np.asarray(source.read(next(iter(source.chunks(1 << 20)))).X)
+    empty = np.flatnonzero(~np.isfinite(X).any(axis=0))
+    names = range(X.shape[1]) if source.feature_names is None else source.feature_names
+    return f"; column {names[empty[0]]!r} has no value in the first {len(X):,} rows: leave it out" if len(empty) else ""
 
 
 def _blocks(executor: Executor, sketch: Sketch, handles: list[Any], counts: ChunkCounts, totals: BlockTotals) -> Blocks:

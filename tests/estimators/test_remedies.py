@@ -44,7 +44,8 @@ def test_values_that_are_missing():
     refused(rows, "row 5", 'invalid="skip"', 'invalid="mean"')
     assert fit(rows, invalid="mean").missing_.most == 1 / 40
     rows[:, 1] = np.nan
-    refused(rows, "no valid rows", "leave out columns that have no value", invalid="skip")
+    refused(rows, "column 1 has no value in the first 40 rows: leave it out", invalid="skip")
+    refused(pd.DataFrame(rows, columns=["a", "b"]), "column 'b' has no value", invalid="skip")
     with pytest.warns(StreamkmWarning, match="feature b has no value in any row and is filled with 0"):
         fit(pd.DataFrame(rows, columns=["a", "b"]), invalid="mean")
     fit(rows[:, :1], invalid="skip")
