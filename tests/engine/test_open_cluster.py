@@ -8,8 +8,8 @@ import dask
 import pytest
 
 from streamkm.core.exceptions import ClusterError
+from streamkm.engine import executor_choice as opening
 from streamkm.engine import open_cluster, open_executor
-from streamkm.engine import open_executor as opening
 from streamkm.engine.dask import DaskCluster
 from tests.dask_processes import N_WORKERS, certificate, cluster_of
 

@@ -19,7 +19,7 @@ from sklearn.base import clone
 from streamkm import SketchOptions, StreamKernelKMeans, StreamKMeans, sweep
 from streamkm.cluster import in_memory
 from streamkm.core.progress import Stage
-from streamkm.engine import open_executor as opening
+from streamkm.engine import executor_choice as opening
 from streamkm.engine.executor import LocalThreads
 from streamkm.planning import request as fit_request
 from streamkm.sketches import CountSketch
