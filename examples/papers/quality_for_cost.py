@@ -33,7 +33,7 @@ from laplacian import by_laplacian_scores
 
 from streamkm import StreamKMeans
 from streamkm import sketches as S
-from streamkm.sketches.subspace import fit_rows
+from streamkm.sketches.subspace import fit_rows, subspace_fit
 
 SIZES, CELL_CLUSTERS = (16, 64, 256, 1024), 20
 DEAR = 2.0  # seconds: what takes longer runs with one seed
@@ -41,9 +41,9 @@ WITHIN = 0.005  # of the objective of the best run that costs no more, "auto" is
 FLOOR = 1e-3  # drawn for shares that are less
 
 
-def streamed(first_round, d, seed):
-    """A sketch that is found by passes over all rows."""
-    return lambda X, m: fit_rows(first_round(m, n_features=d, seed=seed), X, np.empty(0)).apply(X)
+def streamed(fit_of):
+    """A sketch that is found by a pass over all rows; `fit_of`: a function of m that gives the sums to fit."""
+    return lambda X, m: fit_rows(fit_of(m), X, np.empty(0)).apply(X)
 
 
 def makers(X, k, seed):
@@ -51,9 +51,7 @@ def makers(X, k, seed):
     d = X.shape[1]
     padded = S.PreconditionedSampling(1.0, d, seed).n_components
 
-    def leverage(m, **given):
-        return S.LeverageSampling(m, seed).first_round(k, **given)
-
+    given = {"n_features": d, "seed": seed}
     made = {
         "CountSketch": lambda X, m: S.CountSketch(m, seed).apply(X),
         "CountSketch, s=4": lambda X, m: S.CountSketch(m, seed, 4).apply(X),
@@ -63,8 +61,8 @@ def makers(X, k, seed):
         "sparse, 1/sqrt(d)": lambda X, m: S.RandomProjection(m, seed, "sparse", d**-0.5).apply(X),
         "Hadamard": lambda X, m: S.SubsampledHadamard(m, d, seed).apply(X),
         "preconditioned sampling": lambda X, m: S.PreconditionedSampling(m / padded, d, seed).apply(X),
-        "leverage sampling": streamed(leverage, d, seed),
-        "SVD": streamed(S.TruncatedSVDSketch.first_round, d, seed),
+        "leverage sampling": streamed(lambda m: subspace_fit(min(k, d), S.LeverageSampling(m, seed), **given)),
+        "SVD": streamed(lambda m: subspace_fit(min(m, d), S.TruncatedSVDSketch.of_subspace, **given)),
         "Laplacian scores": lambda X, m: by_laplacian_scores(X[:2000], m).apply(X),
     }
     if isinstance(X, np.ndarray):

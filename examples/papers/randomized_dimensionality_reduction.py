@@ -29,7 +29,7 @@ from claims import Claims, by_seed, case, difference, paired
 from sklearn.cluster import KMeans
 
 from streamkm.sketches import FeatureSelection, LeverageSampling, RandomProjection, TruncatedSVDSketch
-from streamkm.sketches.subspace import fit_rows
+from streamkm.sketches.subspace import fit_rows, subspace_fit
 
 K, N_ROWS, SIDE = 5, 1000, 2000
 WIDTHS, N_SETS, N_SEEDS = (20, 200, 2000), 20, 8
@@ -55,12 +55,12 @@ def signs(X, m, seed):
 
 
 def svd(X, m, seed):
-    fit = TruncatedSVDSketch.first_round(min(m, X.shape[1]), n_features=X.shape[1], seed=seed)
+    fit = subspace_fit(min(m, X.shape[1]), TruncatedSVDSketch.of_subspace, n_features=X.shape[1], seed=seed)
     return fit_rows(fit, X, np.empty(0)).apply(X)
 
 
 def leverage(X, m, seed):
-    fit = LeverageSampling(m, seed).first_round(K, n_features=X.shape[1], seed=seed)
+    fit = subspace_fit(min(K, X.shape[1]), LeverageSampling(m, seed), n_features=X.shape[1], seed=seed)
     return fit_rows(fit, X, np.empty(0)).apply(X)
 
 

@@ -42,7 +42,7 @@ from laplacian import by_laplacian_scores
 
 from streamkm import SketchOptions
 from streamkm.sketches import CountSketch, PreconditionedSampling, RandomProjection, TruncatedSVDSketch
-from streamkm.sketches.subspace import fit_rows
+from streamkm.sketches.subspace import fit_rows, subspace_fit
 
 SIZES, FEW_SIZES, RCV1_ROWS = (10, 30, 100, 300, 1000), (10, 100, 1000), 804_414
 N_SEEDS, MOST_ROWS = 8, 4000
@@ -63,7 +63,7 @@ QUICK_ROWS = 1500
 
 
 def svd(X, m, seed):
-    fit = TruncatedSVDSketch.first_round(m, n_features=X.shape[1], seed=seed)
+    fit = subspace_fit(m, TruncatedSVDSketch.of_subspace, n_features=X.shape[1], seed=seed)
     return fit_rows(fit, X, np.empty(0)).apply(X)
 
 
