@@ -22,6 +22,7 @@ from streamkm.core.display import MASK, aligned
 from streamkm.core.exceptions import ConfigError, InvalidInputError, StreamkmError
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
+from streamkm.estimators.validation import check_parameters
 from streamkm.planning.plan import Plan
 from streamkm.sketches.options import OPTIONS
 from streamkm.sources import RowSource, open_source
@@ -45,6 +46,8 @@ class Run(NamedTuple):
     def plan(self) -> Plan:
         """Plan the fit; one pass may count document frequencies."""
         gathers = {"gathers_labels": self.output.labels != "zarr"} if isinstance(self.estimator, StreamKMeans) else {}
+        if gathers:
+            check_parameters(self.estimator)
         plan = self.estimator.plan_for(self.data.source, **gathers)
         before = (*plan.passes_before, *(("idf",) if self.data.counts else ()))
         passes = plan.passes + self.data.counts + (self.output.labels in ("csv", "parquet"))

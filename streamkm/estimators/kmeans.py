@@ -426,6 +426,7 @@ class StreamKMeans(DescribedKMeans):
         InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
             As `fit` would before its first read.
         """
+        check_parameters(self)
         source = open_rows(self, X, reset=None)
         return self.plan_for(source, gathers_labels=not labels_stay(self.executor, source))
 
@@ -438,7 +439,6 @@ class StreamKMeans(DescribedKMeans):
         memory_limit: Any = None,
     ) -> Plan:
         """Plan a fit of an open source with weights of this sum, below another memory limit if one is given."""
-        check_parameters(self)
         given = parameters_of(self)
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
