@@ -104,8 +104,8 @@ class StreamKernelKMeans(DescribedKMeans):
         neighbour among sampled rows (Zelnik-Manor and Perona), for "rbf" and "nystroem"; features are then the leading
         k directions of the landmarks' normalized cut, which separate rings and moons. "auto": None's width, unless the
         sampled rows form clusters at the width of neighbours that are clearly apart (a simplified silhouette above 0.95
-        among the features, and above that of None's). It compares if `kernel`, `method`, `n_landmarks`, `rank`, `eps`,
-        `fit_on` and `init` are defaults and k is at most 100; the log tells both.
+        among the features, and above that of None's). It compares if `kernel`, `gamma_factor`, `method`, `n_landmarks`,
+        `rank`, `eps`, `fit_on` and `init` are defaults and k is at most 100; the log tells both.
     gamma_factor : float, default=1.0
         Factor of the gamma that a fit finds, times that of `KernelOptions`. More makes clusters more local.
     method : str or Nystroem, default="nystroem"

@@ -88,8 +88,7 @@ def kernel_sizes(
         wanted = min(LARGEST_AUTO_RANK, int(np.ceil(n_clusters / LOSS)))
     asked = 0 if eps is None else _asked_columns(method, wanted, eps, n_rows)
     enough = min(LARGEST_AUTO_LANDMARKS, max(COLUMNS_PER_DIRECTION * wanted, root, asked))
-    columns = max(FEWEST_PER_DIRECTION * wanted, enough) if n_landmarks == "auto" else int(n_landmarks)
-    columns = min(columns, most)
+    columns = min(most, max(FEWEST_PER_DIRECTION * wanted, enough) if n_landmarks == "auto" else int(n_landmarks))
     short = "" if eps is None else _short(n_clusters, method, columns, min(wanted, columns), eps, asked, n_rows)
     return KernelSizes(columns, min(wanted, columns), short)
 
@@ -101,6 +100,7 @@ def neighbor_landmarks(given: Any) -> int:
         return most if given.n_landmarks == "auto" else int(given.n_landmarks)
     left = (given.gamma, given.n_landmarks, given.rank, given.eps, given.fit_on, given.kernel.kernel, given.method)
     tried = left == ("auto", "auto", "auto", None, "sample", "rbf", Nystroem()) and str(given.init) == "k-means++"
+    tried &= given.gamma_factor * given.kernel.gamma_factor == 1  # narrower, hardly a row has neighbours
     return NEIGHBOR_LANDMARKS if tried and given.n_clusters > 1 and most == NEIGHBOR_LANDMARKS else 0
 
 

@@ -21,8 +21,8 @@ from examples.papers.exact import exact_objective, kernel_objective
 from streamkm import KernelOptions, Nystroem, StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
 from streamkm.estimators.model_files import summarize
-from streamkm.estimators.validation import plain
-from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, METHODS
+from streamkm.estimators.validation import parameters_of, plain
+from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, METHODS, neighbor_landmarks
 from streamkm.sketches import IdentitySketch
 from tests.dask_processes import assert_same_bits
 from tests.estimators.test_estimators import EXPECTED_FAILURES
@@ -368,3 +368,10 @@ def test_a_summary_tells_sizes_and_typical_rows_but_no_features(tmp_path):
     assert [(row.size, row.nearest, row.typical) for row in loaded] == [
         (row.size, row.nearest, row.typical) for row in fitted.summary().rows
     ]
+
+
+@cases("scaled", [{"gamma_factor": 8}, {"kernel": KernelOptions(gamma_factor=8)}])
+def test_auto_compares_widths_at_their_own_scale_alone(scaled):
+    """At a narrower width than that of neighbours, rows have none, and another BLAS gave another width."""
+    assert neighbor_landmarks(parameters_of(StreamKernelKMeans(2))) > 0
+    assert neighbor_landmarks(parameters_of(StreamKernelKMeans(2, **scaled))) == 0
