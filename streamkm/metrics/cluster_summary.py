@@ -1,4 +1,4 @@
-"""Summaries of clusters as values that print well; `clusters` and `drift` compute them."""
+"""Summaries of clusters as values that print well; `cluster_details` and `drift` compute them."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ def sketch_pass(
     handles = list[Any]()
     totals = BlockTotals()
     spill = context.spill if holds else None
-    lies = spill is not None and sketch is not None and sketch.is_identity and reader.source.lies_as_read
-    chunks = reader.source.chunks(reader.target_bytes) if lies else ()  # reading these costs as much as a copy would
+    rereads = spill is not None and sketch is not None and sketch.is_identity and reader.source.lies_as_read
+    chunks = reader.source.chunks(reader.target_bytes) if rereads else ()  # reading these costs as much as a copy would
     map_ = SketchRows(sketch, gathered.rule, gathered.coreset_rule)
     if record is not None and writer.checkpoint is not None:
         saved = writer.load(record, SavedRows)

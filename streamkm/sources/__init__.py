@@ -1,4 +1,4 @@
-"""Readers of rows: one module for each kind of source, one contract for all of them (`base`).
+"""Readers of rows: one module for each kind of source, one contract for all of them (`row_source`).
 
 `open_source` chooses the reader, and imports it and the packages it needs. Nothing here sketches or clusters.
 """
