@@ -19,6 +19,7 @@ from tests.tables import cases
 TOP = Path(__file__).parents[1]
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))["project"]
 TOOLS = {"ruff", "mypy", "import-linter", "types-PyYAML", "streamkm"}
+PYTHONS = ("3.11", "3.12", "3.13")
 EXTRAS = ("plot", "anndata", "zstd", "hdf5plugin", "text", "dev")
 
 
@@ -41,7 +42,7 @@ def test_floor_is_the_version_that_ci_installs(requirement, pinned):
     assert pinned[requirement.name] == Version(specifier.version)
 
 
-@cases("python", ["3.11", "3.12", "3.13"])
+@cases("python", PYTHONS)
 def test_the_readme_installs_one_tested_set_of_versions(python):
     commands = [line for line in (TOP / "README.md").read_text("utf-8").splitlines() if "-m venv" in line]
     assert len(commands) == 2
@@ -66,7 +67,33 @@ def test_the_version_is_written_once_and_the_citation_names_the_project():
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
     assert citation["authors"] == PROJECT["authors"]  # an entity, no person
     assert citation["license"] == PROJECT["license"]
-    assert f"## {streamkm.__version__}" in (TOP / "CHANGELOG.md").read_text("utf-8")
+    assert citation["version"] == streamkm.__version__
+    changes = (TOP / "CHANGELOG.md").read_text("utf-8")
+    assert f"## {streamkm.__version__} ({citation['date-released']})" in changes
+    assert len(changes.splitlines()) <= 40
+    assert max(map(len, changes.splitlines())) <= 120
+
+
+def test_a_release_has_all_that_its_tests_read_and_no_large_file():
+    settings = tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]
+    included = [TOP / place.lstrip("/") for place in settings["sdist"]["include"]]
+    assert all(path.exists() for path in included)
+    # these are in every sdist without being named
+    always = {TOP / name for name in ("README.md", "LICENSE", "pyproject.toml", ".gitignore")}
+    assert {path for path in TOP.iterdir() if path.suffix in (".md", ".cff", ".txt", ".yaml")} <= {*included, *always}
+    assert TOP / ".ci" / "floors.txt" in included
+    files = [file for path in included for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
+    kept = [file for file in files if "__pycache__" not in file.parts]
+    assert max(file.stat().st_size for file in kept) < 1_000_000
+    assert {file.suffix for file in (TOP / "streamkm").rglob("*") if file.is_file() and file in kept} <= {
+        ".py", ".md", ".typed", ".jinja", ".js",
+    }  # fmt: skip
+
+
+def test_python_has_no_upper_limit_and_each_named_version_is_tested():
+    assert PROJECT["requires-python"] == f">={PYTHONS[0]}"
+    named = [text.rpartition(" ")[2] for text in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", text)]
+    assert named == list(PYTHONS)
 
 
 def test_the_quickstart_prints_what_the_readme_says(monkeypatch, tmp_path):
