@@ -38,8 +38,8 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 def commands(code, prompt=""):
     """The commands of streamkm in a block, a word an entry."""
     lines = code.replace("\\\n", " ").splitlines()
-    words = [shlex.split(line.removeprefix(prompt), comments=True) for line in lines if line.startswith(prompt)]
-    return [line[1:] for line in words if line[:1] == ["streamkm"]]
+    given = [line.removeprefix(prompt) for line in lines if line.startswith(prompt)]
+    return [shlex.split(line, comments=True)[1:] for line in given if line.split()[:1] == ["streamkm"]]
 
 
 def promised(code):
