@@ -41,7 +41,7 @@ def pages(tmp_path_factory):
     build(folder)
     shown = (folder / "reference" / "streamkm.html").read_text("utf-8")
     assert "prefers-color-scheme" in shown
-    assert re.search(r"\.pdoc \.inherited ?{ ?overflow-wrap: ?anywhere", shown)  # long names are broken on narrow screens
+    assert re.search(r"\.pdoc \.inherited ?{ ?overflow-wrap: ?anywhere", shown)  # on narrow screens
     assert not re.search(r"<(?:link|script|img)[^>]*https?:", shown)
     return {path.resolve(): Page(path.read_text("utf-8")) for path in folder.rglob("*.html")}
 
