@@ -12,7 +12,6 @@ import sklearn
 from packaging.version import Version
 
 import streamkm
-from tests.tables import slow_but
 
 HEAVY = ("numba", "sklearn", "dask", "distributed", "scipy", "h5py", "zarr", "matplotlib", "yaml", "pydantic", "rich")
 
@@ -80,7 +79,8 @@ print(_array_api.special.expit is scipy.special.expit, numpy.testing is sys.modu
     assert used == ["[0, 0, 1]", "2 0.5", "module True 2", "module True None", "True True"]
 
 
-@pytest.mark.parametrize("first", slow_but(["scipy.stats"], ["pandas", "scipy.stats", "numpy.testing"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["pandas", "scipy.stats", "numpy.testing"])
 def test_what_was_imported_before_stays(first):
     code = f"""
 import sys, {first}

@@ -16,6 +16,7 @@ from streamkm.sources.sketch_store import StoreSource
 from tests.cli.test_cli import run
 from tests.dask_processes import cluster_of, watched
 from tests.programs import Program
+from tests.tables import slow_but
 
 NAMES = ("here", "there")
 SEED = ("--set", "estimator.random_state=0", "--set", "estimator.chunk_bytes=2000")
@@ -46,7 +47,7 @@ def seen(running):
         yield lambda: set(stages())
 
 
-@pytest.mark.parametrize(("data", "labels"), [("x.npy", "zarr"), ("x.svm", "npy")])
+@pytest.mark.parametrize(("data", "labels"), slow_but([("x.npy", "zarr")], [("x.npy", "zarr"), ("x.svm", "npy")]))
 def test_fit(folder, running, seen, data, labels):
     """A path that is relative to the configuration is found on workers that are elsewhere."""
     started, _ = running

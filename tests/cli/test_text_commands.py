@@ -19,7 +19,7 @@ from streamkm.metrics.cluster_details import Wording, describe_clusters
 from streamkm.text import FeatureHashing, TfIdf
 from tests.cli.test_cli import run, summary
 from tests.passes.test_text import topic_texts
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 M = 4096
 
@@ -58,7 +58,7 @@ def as_topics(labels, y):
     return len({*zip(np.asarray(labels).tolist(), y.tolist(), strict=True)}) == len(set(y.tolist()))
 
 
-@pytest.mark.parametrize("form", ["jsonl.gz", "csv", "txt"])
+@pytest.mark.parametrize("form", slow_but(["jsonl.gz"], ["jsonl.gz", "csv", "txt"]))
 def test_documents_of_a_configuration(folder, form):
     documents, y = topic_texts(200)
     path = write(form, documents)
@@ -210,7 +210,7 @@ def test_documents_without_a_word_are_counted(folder):
     assert "(9 rows without any word)" in Path("out/report.html").read_text()
 
 
-@pytest.mark.parametrize("blank", [slice(None, None, 10), slice(None)])
+@pytest.mark.parametrize("blank", [slice(None, None, 10), pytest.param(slice(None), marks=pytest.mark.slow)])
 def test_a_cluster_of_documents_without_a_word_has_its_place_in_the_report(folder, blank):
     """Few, all: distances are told, also by a model of an earlier version, as far as it knows them."""
     documents, _ = topic_texts(240)

@@ -15,6 +15,7 @@ from scipy.io import mmwrite
 from sklearn.metrics import adjusted_rand_score
 
 from tests.cli.test_cli import run
+from tests.tables import slow_but
 
 N = 600
 GROUP = np.arange(N) % 3
@@ -49,7 +50,7 @@ STORIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("story", slow_but(["a folder of Parquet files below a limit", "Matrix Market"], STORIES))
 def test_story(story, tmp_path, monkeypatch):
     there, typed = STORIES[story]
     monkeypatch.chdir(tmp_path)

@@ -16,6 +16,7 @@ from streamkm import StreamKMeans
 from streamkm.sources import open_source
 from tests.containers import ALL, EQUAL, NAMES, values
 from tests.contracts import assemble
+from tests.programs import run_program
 from tests.tables import row
 
 TOP = Path(__file__).parents[2]
@@ -40,9 +41,9 @@ LONG = (pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3_600))
 
 @pytest.mark.parametrize("n_mutants", [10, pytest.param(150, marks=LONG)])
 def test_damage_is_refused(n_mutants, tmp_path):
-    command = [sys.executable, "-m", "tests.containers", str(tmp_path), str(n_mutants), str(n_mutants)]
+    command = ["-m", "tests.containers", str(tmp_path), str(n_mutants), str(n_mutants)]
     try:
-        done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False, timeout=60 + 5 * n_mutants)
+        done = run_program(command, folder=TOP, timeout=60 + 5 * n_mutants)
     except subprocess.TimeoutExpired:
         pytest.fail(f"hangs: {(tmp_path / 'last').read_text()}")
     assert done.returncode == 0, f"{(tmp_path / 'last').read_text()}\n{done.stderr}"

@@ -59,7 +59,6 @@ def readers(folder):
 
 @cases("frame, index", [
         (SHUFFLED, "__index_level_0__"),
-        (FRAME, None),
         (SHUFFLED.set_index(pd.MultiIndex.from_arrays([SHUFFLED.index, GROUP])), "__index_level_1__"),
     ])  # fmt: skip
 def test_the_same_file_has_the_same_clusters(tmp_path, frame, index):
@@ -73,13 +72,12 @@ def test_the_same_file_has_the_same_clusters(tmp_path, frame, index):
             assert found.inertia_ == pytest.approx(wanted.inertia_, rel=1e-12)
     for X in (frame, pl.read_parquet(tmp_path / "x.parquet"), tmp_path / "x.csv"):
         np.testing.assert_array_equal(wanted.predict(X), wanted.labels_)
-    if index is not None:
-        by_name = ["b", index]
-        for X in (tmp_path / "x.parquet", tmp_path / "x.arrow", pl.read_parquet(tmp_path / "x.parquet")):
-            level = pq.read_table(tmp_path / "x.parquet")[index].to_numpy()
-            np.testing.assert_array_equal(rows(X, columns=by_name), np.c_[frame["b"], level])
-            ids = np.concatenate([part.to_numpy() for part in open_source(X, id_column=index).ids()])
-            np.testing.assert_array_equal(ids, level)
+    by_name = ["b", index]
+    for X in (tmp_path / "x.parquet", tmp_path / "x.arrow", pl.read_parquet(tmp_path / "x.parquet")):
+        level = pq.read_table(tmp_path / "x.parquet")[index].to_numpy()
+        np.testing.assert_array_equal(rows(X, columns=by_name), np.c_[frame["b"], level])
+        ids = np.concatenate([part.to_numpy() for part in open_source(X, id_column=index).ids()])
+        np.testing.assert_array_equal(ids, level)
 
 
 def test_an_index_with_a_name(tmp_path):

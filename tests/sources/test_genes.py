@@ -50,7 +50,7 @@ def cells(X=None, names=NAMES):
     return anndata.AnnData(X, var=var, layers={"counts": X.copy()}, obsm={"pca": X[:, :3].toarray()})
 
 
-@pytest.fixture(scope="module", params=["HDF5", "Zarr 2", "Zarr 3"])
+@pytest.fixture(scope="module", params=["HDF5", pytest.param("Zarr 2", marks=pytest.mark.slow), "Zarr 3"])
 def path(request, tmp_path_factory):
     place = str(tmp_path_factory.mktemp("genes") / ("x.h5ad" if request.param == "HDF5" else "x.zarr"))
     if request.param == "HDF5":

@@ -26,7 +26,7 @@ from streamkm.sources.fingerprints import file_fingerprint
 from streamkm.sources.local import opened
 from streamkm.sources.row_source import RowSource
 from tests.containers import ALL, values
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 ROWS = 2_000
 CHUNK_BYTES = 8_000
@@ -189,7 +189,9 @@ class ChangesAfter(RowSource):
         return rows
 
 
-@pytest.mark.parametrize(("executor", "name"), [("threads", "3.zarr"), ("dask", "checked.h5")])
+@pytest.mark.parametrize(
+    ("executor", "name"), slow_but([("threads", "3.zarr")], [("threads", "3.zarr"), ("dask", "checked.h5")])
+)
 def test_a_fit_does_not_mix_old_and_new_rows(name, executor, tmp_path, request):
     kind = KINDS[name]
     path = tmp_path / kind.name

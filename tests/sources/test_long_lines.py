@@ -23,10 +23,10 @@ NO_ROOM, ROOM = LineLimit(500 << 20, 0, 1), LineLimit(500 << 20, 1 << 30, 1)
 
 
 def long_line(kind: str, n_bytes: int) -> bytes:
-    unit = b"word " if kind == "lines" else b"2:1.5 "
     if kind == "lines":
-        return unit * (n_bytes // len(unit)) + b"\n"
-    return b"1 " + b" ".join(b"%d:1.5" % i for i in range(1, n_bytes // 10)) + b"\n"
+        return b"word " * (n_bytes // 5) + b"\n"
+    n = n_bytes // 10
+    return b"1" + (b" %d:1.5" * n) % tuple(range(1, n + 1)) + b"\n"
 
 
 def opened(path, kind):

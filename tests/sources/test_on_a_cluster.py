@@ -17,6 +17,7 @@ from streamkm.engine.dask import DaskCluster
 from streamkm.passes.reader import RowReader
 from streamkm.sources import open_source
 from tests.sources.matrices import dense_matrix, sparse_matrix, unknown
+from tests.tables import slow_but
 
 MOST_WALK_BYTES = 100_000
 ROWS = 5_000
@@ -69,7 +70,7 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", slow_but(["dask, csr", "dask frame", "array", "callable"], MADE))
 def test_walks_are_small_and_results_the_same(client, walk_bytes, kind):
     X = MADE[kind]()
     got, wanted = (
@@ -111,8 +112,10 @@ SPOILED = {
 }
 
 
-@pytest.mark.parametrize("kind", SPOILED)
-@pytest.mark.parametrize("where", ["threads", "cluster"])
+@pytest.mark.parametrize(
+    ("where", "kind"),
+    [("threads", "array"), ("threads", "list"), ("cluster", "callable"), ("cluster", "dask, unknown")],
+)
 def test_errors_on_workers_name_the_row(request, kind, where):
     make, place = SPOILED[kind]
     executor = request.getfixturevalue("client") if where == "cluster" else 2

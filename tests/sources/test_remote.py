@@ -39,7 +39,7 @@ from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.remote import RemoteFile
 from tests.contracts import assemble
 from tests.sources.matrices import write_csr
-from tests.tables import cases
+from tests.tables import cases, slow_but
 from tests.web_server import Web, serving
 
 N_ROWS, N_FEATURES = 2_000, 40
@@ -167,7 +167,7 @@ def no_long_pauses(monkeypatch) -> None:
     monkeypatch.setattr(remote, "PAUSES_SECONDS", (0.01, 0.02, 0.03, 0.04))
 
 
-@pytest.mark.parametrize("path", ["part-*.svm", "x.zarr", "x.h5:/gzip", "x.npy"])
+@pytest.mark.parametrize("path", slow_but(["part-*.svm"], ["part-*.svm", "x.zarr", "x.h5:/gzip", "x.npy"]))
 def test_s3_gives_the_fit_of_local_files(s3, local, path):
     source = open_source(f"s3://{BUCKET}/{path}", storage_options=s3)
     assert source.n_bytes > 0
@@ -175,12 +175,18 @@ def test_s3_gives_the_fit_of_local_files(s3, local, path):
     assert_same_fit(fit(source), local(path))
 
 
-@pytest.mark.parametrize("path", ["x.svm.gz", "csr.zarr", "shards.zarr", "x.h5:/csr", "x.h5:/plain"])
+@pytest.mark.parametrize(
+    "path",
+    slow_but(
+        ["x.svm.gz", "csr.zarr", "x.h5:/plain"], ["x.svm.gz", "csr.zarr", "shards.zarr", "x.h5:/csr", "x.h5:/plain"]
+    ),
+)
 def test_a_web_server_gives_the_fit_of_local_files(web, local, path):
     given = {"path": f"{web.url}/{path}", "dataset": "/X" if "zarr" in path else None}
     assert_same_fit(fit(given), local(path))
 
 
+@pytest.mark.slow
 def test_a_cluster_gives_the_fit_of_local_files(client, s3, local):
     assert_same_fit(fit({"path": f"s3://{BUCKET}/x.zarr", "storage_options": s3}, client), local("x.zarr"))
 
@@ -202,7 +208,10 @@ def test_a_chunk_is_few_large_requests(web, path):
 
 @pytest.mark.parametrize(
     ("executor", "path"),
-    [*(("threads", path) for path in ("x.npy", "x.zarr", "shards.zarr", "x.h5:/lzf")), ("dask", "x.h5:/gzip")],
+    slow_but(
+        [("threads", "shards.zarr"), ("dask", "x.h5:/gzip")],
+        [*(("threads", path) for path in ("x.npy", "x.zarr", "shards.zarr", "x.h5:/lzf")), ("dask", "x.h5:/gzip")],
+    ),
 )
 def test_every_byte_is_fetched_once_a_pass(web, path, executor, request):
     where = request.getfixturevalue("client") if executor == "dask" else 2

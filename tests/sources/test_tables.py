@@ -263,7 +263,7 @@ def test_decimals_of_every_width_are_the_nearest_numbers(tmp_path):
             np.testing.assert_array_equal(whole(open_source(data))[:, 0], [float(text) for text in texts])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.lists(st.integers(-(10**38) + 1, 10**38 - 1) | st.integers(-(2**64), 2**64), max_size=8), st.integers(-5, 38))
 def test_any_decimal_is_the_nearest_number(unscaled, scale):
     unscaled = [0, *unscaled, 2**53, -(2**53), 2**53 + 1, -(2**63), 3]
@@ -413,7 +413,7 @@ class TestCsvText:
         np.testing.assert_array_equal(self.read(tmp_path, text, exclude="note"), [[1, 2], [3, 4]])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.data())
 def test_the_kernel_reads_what_pyarrow_reads(data):
     """Cells of any text: the kernel gives the values of pyarrow, or leaves them to it."""
