@@ -28,7 +28,7 @@ from tests.tables import cases
 PAGES = page_names()
 FRESH = ("memory", "why")
 """Pages with memory limits, which a process that has run many tests is above."""
-LONG = ("choosing-k", "embeddings", "images", "why")
+LONG = ("choosing-k", "embeddings", "images", "report", "scaling", "why")
 """Pages whose code takes a second and more."""
 SMALLER = {"65_536": "2_048"}
 """Numbers of pages, and those that the tests take in their place."""

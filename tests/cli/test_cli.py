@@ -168,7 +168,7 @@ def test_the_summary_repeats_the_run_and_holds_no_address(folder):
     seed = summary()["result"]["seed"]
     assert StreamKMeans.load("out/model.npz").seed_ == seed
     given = ("--set", "estimator.init=random", "--set", "estimator.n_init=1", "--set", f"estimator.random_state={seed}")
-    run("fit", "x.npy", "-k", 3, "-o", "again", *given)
+    run("fit", "x.npy", "-k", 3, "-o", "again", "--no-report", *given)
     assert Path("again/labels.npy").read_bytes() == Path("out/labels.npy").read_bytes()
     assert summary("again")["result"] == summary()["result"]
     kmeans = StreamKMeans(2, random_state=np.random.RandomState(0), progress=False).fit(rows())
@@ -189,7 +189,7 @@ def test_output_that_cannot_be(folder):
 def test_quiet_and_verbose_set_what_is_said_of_one_command(folder):
     logger = logging.getLogger("streamkm")
     before = logger.level, list(logger.handlers), warnings.showwarning
-    assert run("fit", "x.npy", "-k", 3, "-o", "out", "--quiet") == ""
+    assert run("fit", "x.npy", "-k", 3, "-o", "out", "--quiet", "--no-report") == ""
     assert run("assign", "out/model.npz", "x.npy", "-o", "y.npy", "-q") == ""
     assert run("fit", "x.npy", "-k", 0, "-o", "out2", "--quiet", code=2).startswith("streamkm: error: ")
     assert "Traceback" in run("fit", "x.npy", "-k", 0, "-o", "out2", "-v", code=2)
@@ -201,7 +201,7 @@ def test_warnings_are_one_line(folder):
     np.save("same.npy", np.ones((8, 2)))
     with warnings.catch_warnings():
         warnings.simplefilter("default", ConvergenceWarning)
-        output = run("fit", "same.npy", "-k", 3, "-o", "out")
+        output = run("fit", "same.npy", "-k", 3, "-o", "out", "--no-report")
     assert "streamkm: warning: found 1 cluster instead of 3: the data have only 1 distinct row" in output
     assert summary()["result"]["n_clusters"] == 1
 
@@ -414,7 +414,7 @@ def test_columns_that_count_are_cautioned_of_and_typical_rows_have_ids(folder):
     assert all(each["id"] == f"customer-{each['row']}" for each in typical)
     assert typical[0]["id"] in page
     assert "streamkm assign out/model.npz" in page
-    assert "caution" not in run(*fit, "--id-column", "number", "--exclude", "name", "-o", "other")
+    assert "caution" not in run(*fit, "--id-column", "number", "--exclude", "name", "-o", "other", "--no-report")
 
 
 def test_threads_of_every_command_that_computes(folder, monkeypatch):
@@ -428,11 +428,11 @@ def test_threads_of_every_command_that_computes(folder, monkeypatch):
     monkeypatch.setattr(engine_open, "ThreadPoolExecutor", Noted)
     np.save("more.npy", rows(30, seed=1))
     for command in (
-        ("fit", "x.npy", "-k", 3, "-o", "out"),
+        ("fit", "x.npy", "-k", 3, "-o", "out", "--no-report"),
         ("assign", "out/model.npz", "x.npy", "-o", "more-labels.npy"),
         ("sketch", "x.npy", "-o", "store.zarr"),
         ("sketch", "--append", "store.zarr", "more.npy"),
-        ("fit", "store.zarr", "-k", 3, "-o", "clustered"),
+        ("fit", "store.zarr", "-k", 3, "-o", "clustered", "--no-report"),
         ("sweep", "x.npy", "-k", "2:4"),
         ("dedupe", "x.npy", "-o", "keep.npy"),
     ):

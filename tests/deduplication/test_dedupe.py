@@ -209,13 +209,13 @@ def test_workers_memory_and_the_disk_change_nothing(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("keep", "sparse", "n_clusters"), [("nearest", False, 1), ("farthest", True, 2)])
 def test_a_cluster_of_any_size_is_compared_piece_by_piece(monkeypatch, keep, sparse, n_clusters):
     """Equal rows, which no clustering parts, far above the room that there is: the same rows, pairs and counts."""
-    X = planted(500, 50)
-    X = np.concatenate([X, np.repeat(X[:10], 20, axis=0)])
+    X = planted(200, 50)
+    X = np.concatenate([X, np.repeat(X[:5], 16, axis=0)])
     X = sp.csr_array(X) if sparse else X
     given = {**SETTINGS, "n_clusters": n_clusters, "keep": keep}
     wanted, pieces = dedupe(X, 0.9, **given), []
     leave_least_room(monkeypatch)
-    monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 15)
+    monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 14)
     compared = compare._compared
     monkeypatch.setattr(compare, "_compared", lambda *args: pieces.append(len(args[1])) or compared(*args))
     got = dedupe(X, 0.9, **given)

@@ -430,7 +430,7 @@ def test_a_second_writer_is_refused(tmp_path):
 
 def test_a_full_disk(tmpfs, tmp_path):
     place, make_space = tmpfs
-    X = np.random.default_rng(0).random((10_000, 40), np.float32)
+    X = np.random.default_rng(0).random((2_000, 40), np.float32)
     np.save(tmp_path / "x.npy", X)
     with pytest.raises(DiskFullError, match=rf"{place}.* make space and run the same again"):
         do(write_store, place / "s", tmp_path / "x.npy", SKETCH)
