@@ -32,7 +32,7 @@ def test_import_is_cheap():
 
 
 def test_commands_import_little(tmp_path):
-    """Neither pandas, nor what of SciPy scikit-learn's metrics need; what is left out works when it is asked for."""
+    """Neither pandas, nor what of SciPy scikit-learn's metrics need."""
     import pandas as pd
 
     table = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), columns=["a", "b"])
@@ -44,14 +44,9 @@ from streamkm.cli.main import main
 for name in ("x.csv", "x.parquet"):
     main(["fit", name, "-k", "2", "-q", "--no-report", "-o", name + ".out"], standalone_mode=False)
 print(sorted({"pandas", "scipy.stats._stats_py", "sklearn.metrics", "distributed"}.intersection(sys.modules)))
-import pandas, scipy.stats
-from sklearn.utils.fixes import _mode
-print(scipy.stats.mode([1, 2, 2]).mode, int(_mode([1, 2, 2])[0][0]), pandas.DataFrame({"a": [1]}).shape)
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
-    left, used = done.stdout.splitlines()
-    assert left == "[]" or USED_AT_ONCE
-    assert used == "2 2 (1, 1)"
+    assert done.stdout == "[]\n" or USED_AT_ONCE
 
 
 def test_estimators_import_little():

@@ -69,7 +69,7 @@ def test_updates_are_those_of_python(begun):
 
 
 def test_a_fit_leaves_a_model_that_goes_on(folder):
-    run("fit", "day0.npy", "-k", 4, "--incremental", "--half-life", 5000, "--seed", 0, "-o", "out")
+    run("fit", "day0.npy", "-k", 4, "--incremental", "--half-life", 5000, "--seed", 0, "-o", "out", "--no-report")
     model = IncrementalKMeans.load("out/incremental.npz")
     assert (model.n_clusters, model.half_life, model.n_samples_seen_) == (4, 5000, 600)
     fitted = StreamKMeans(4, random_state=0).fit(np.load("day0.npy")).incremental(half_life=5000)
@@ -78,7 +78,9 @@ def test_a_fit_leaves_a_model_that_goes_on(folder):
     np.testing.assert_array_equal(np.load("streamkm-update/labels.npy"), fitted.labels_)
     assert list(IncrementalKMeans.load("out/incremental.npz").n_clusters) == [4, 8]
     assert len(fitted.cluster_ids_) == 5
-    run("fit", "day0.npy", "-k", 4, "--seed", 0, "-o", "out", "--overwrite")  # the updated model is streamkm's, too
+    run(
+        "fit", "day0.npy", "-k", 4, "--seed", 0, "-o", "out", "--overwrite", "--no-report"
+    )  # of streamkm: the updated model, too
     assert not Path("out/incremental.npz").exists()
 
 
@@ -179,7 +181,7 @@ def test_a_model_that_another_process_replaced_is_left_alone(begun, monkeypatch)
 
 
 def test_a_fit_takes_a_range_of_clusters_for_updates(folder):
-    run("fit", "day0.npy", "-k", "2:9", "--incremental", "--seed", 0, "-o", "out")
+    run("fit", "day0.npy", "-k", "2:9", "--incremental", "--seed", 0, "-o", "out", "--no-report")
     model = IncrementalKMeans.load("out/incremental.npz")
     assert list(model.n_clusters) == [2, 9]
     assert len(np.unique(np.load("out/labels.npy"))) == 4
