@@ -44,6 +44,8 @@ SLOW_IN_CONTRACTS = (
     "test_dense_is_csr[bool]",
 )
 """Cases of shipped contracts for which kernels are compiled that few fits use."""
+SLOW_CHECKS = ("sparse", "sample_weight", "readonly_memmap", "dtypes", "not_an_array", "pipeline", "idempotent")
+"""Words in names of scikit-learn's checks that are slow but of StreamKMeans: validation is the same for all."""
 WITH_COMPILED = {"test_compiling", "test_kernel_memory", "test_killed_commands", "test_memory", "test_processors"}
 """Modules whose processes take much longer, or are run twice, where kernels are not in the cache yet."""
 
@@ -80,7 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what reduced runs need not do; put those last that start processes which would compile kernels."""
     for item in items:
-        if item.name.endswith(SLOW_IN_CONTRACTS):
+        is_check = item.name.startswith("test_scikit_learn_checks[") and "[StreamKMeans(" not in item.name
+        if item.name.endswith(SLOW_IN_CONTRACTS) or (is_check and any(word in item.name for word in SLOW_CHECKS)):
             item.add_marker(pytest.mark.slow)
     left_out = [item for item in items if REDUCED and item.get_closest_marker("full")]
     if left_out:

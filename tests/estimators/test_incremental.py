@@ -83,8 +83,7 @@ def test_a_stream_goes_on_from_a_fit(kind, weight):
 STREAMS = ({}, {"half_life": 500.0}, {"preprocess": ["unit"], "metric": "cosine"})
 
 
-@cases("options", STREAMS)
-@cases("sparse", [False, True])
+@cases("options, sparse", [(STREAMS[0], True), (STREAMS[1], False), (STREAMS[2], True)])
 def test_a_saved_stream_goes_on_as_if_nothing_had_been(tmp_path, options, sparse):
     X, _ = rows(2500)
     X = sp.csr_array(X) if sparse else X
@@ -97,20 +96,6 @@ def test_a_saved_stream_goes_on_as_if_nothing_had_been(tmp_path, options, sparse
     for name in ("cluster_centers_", "counts_", "inertia_", "n_samples_seen_", "n_steps_"):
         np.testing.assert_array_equal(getattr(stopped, name), getattr(whole, name))
     np.testing.assert_array_equal(stopped.partial_fit(X).labels_, whole.partial_fit(X).labels_)
-
-
-def test_clusters_of_a_fit_keep_their_numbers_in_its_stream(tmp_path):
-    """Through more rows, a file and a merge."""
-    X, _ = rows(3000)
-    X = sp.csr_array(X)
-    labels = (fitted := batch().fit(X)).labels_
-    stream = fitted.incremental()
-    np.testing.assert_array_equal(stream.partial_fit(X[:2000]).predict(X), labels)
-    stream.save(tmp_path / "model.npz")
-    loaded = IncrementalKMeans.load(tmp_path / "model.npz").partial_fit(X[2000:])
-    np.testing.assert_array_equal(loaded.predict(X), labels)
-    other = kmeans(first_row=10_000).partial_fit(X[:500])
-    np.testing.assert_array_equal(loaded.merge(other).predict(X), labels)
 
 
 def test_a_fit_that_no_stream_goes_on_from(tmp_path):

@@ -1,10 +1,13 @@
 """Tables that come after the fit: the columns of the fit, by name, whatever stands beside them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from streamkm import IncrementalKMeans, StreamKMeans, open_documents, open_source
+from streamkm import FeatureHashing, IncrementalKMeans, StreamKMeans, open_documents, open_source
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from tests.tables import slow_but
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
@@ -109,19 +112,6 @@ def test_dask_frames_are_tables_like_others(categories, kind, tmp_path):
     assert pd.read_csv(tmp_path / "labels.csv")["id"].tolist() == frame["id"].tolist()
 
 
-def test_dask_frames_of_small_files_on_a_cluster(client, tmp_path):
-    frames = pytest.importorskip("dask.dataframe")
-    for part in range(4):
-        customers()[part * 75 : (part + 1) * 75].to_parquet(tmp_path / f"{part}.parquet")
-    X = frames.read_parquet(tmp_path)
-    model = fitted(open_source(X, **OPTIONS), executor=client)
-    here = fitted(open_source(X, **OPTIONS), executor=1)
-    np.testing.assert_array_equal(model.labels_, here.labels_)
-    assert model.inertia_ == here.inertia_
-    assert model.predict(X).npartitions == X.npartitions == 4
-    np.testing.assert_array_equal(client.compute(model.predict(X)).result(), model.labels_)
-
-
 def test_dask_frames_that_are_refused():
     frames, arrays = pytest.importorskip("dask.dataframe"), pytest.importorskip("dask.array")
     X = frames.from_pandas(customers(), npartitions=2)
@@ -162,7 +152,7 @@ STREAMS = {
 }
 
 
-@pytest.mark.parametrize("begun", STREAMS)
+@pytest.mark.parametrize("begun", slow_but(["of steps of columns", "fit"], STREAMS))
 def test_streams_take_what_a_fit_takes(begun, tmp_path):
     """In every method, also after a file; a category may be missing, columns may come in another order."""
     stream = STREAMS[begun](open_source(customers(), **OPTIONS))
@@ -225,25 +215,26 @@ def test_chunks_of_frames_are_read_by_the_names_of_the_fit():
 
 def test_documents_are_weighted_by_the_frequencies_of_the_fit(tmp_path):
     """Whatever they were weighted by when they were opened; those of a fit without weights get none."""
+    documents = partial(open_documents, hashing=FeatureHashing(n_features=1 << 12))
     rng, words = np.random.default_rng(0), np.array(["red", "blue", "green", "fish", "sea", "sky", "cat", "dog"])
     old, new = ([" ".join(words[rng.integers(n, size=5)]) for _ in range(90)] for n in (8, 4))
-    source = open_documents(old)
+    source = documents(old)
     model = fitted(source)
-    wanted = model.transform(open_documents(new, tfidf=source.tfidf))
+    wanted = model.transform(documents(new, tfidf=source.tfidf))
     model.save(tmp_path / "model.npz")
     model.incremental().save(tmp_path / "stream.npz")
     models = [model, StreamKMeans.load(tmp_path / "model.npz"), IncrementalKMeans.load(tmp_path / "stream.npz")]
     for each in (*models, IncrementalKMeans(3, progress=False, init=model.cluster_centers_).fit(source)):
         np.testing.assert_array_equal(
-            each.transform(open_documents(new)), each.transform(open_documents(new, tfidf=source.tfidf))
+            each.transform(documents(new)), each.transform(documents(new, tfidf=source.tfidf))
         )
     for each in models:
         for tfidf in (True, False):
-            np.testing.assert_array_equal(each.transform(open_documents(new, tfidf=tfidf)), wanted)
-    counts = fitted(open_documents(old, tfidf=False))
-    plain = open_documents(new, tfidf=False)
-    np.testing.assert_array_equal(counts.transform(open_documents(new)), counts.transform(plain))
+            np.testing.assert_array_equal(each.transform(documents(new, tfidf=tfidf)), wanted)
+    counts = fitted(documents(old, tfidf=False))
+    plain = documents(new, tfidf=False)
+    np.testing.assert_array_equal(counts.transform(documents(new)), counts.transform(plain))
     model.tfidf_ = None  # of a model that does not keep them
     with pytest.raises(InvalidInputError, match=r"not weighted by the frequencies of the fit.*pass tfidf="):
-        model.predict(open_documents(new))
-    model.predict(open_documents(new, tfidf=source.tfidf))
+        model.predict(documents(new))
+    model.predict(documents(new, tfidf=source.tfidf))

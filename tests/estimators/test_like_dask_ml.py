@@ -56,17 +56,6 @@ def test_as_good_as_in_memory(blobs, init):
     assert got.n_iter_ >= 1
 
 
-def test_kinds_of_input():
-    X = np.random.default_rng(0).uniform(size=(100, 4))
-    wanted = StreamKMeans(3, random_state=0).fit(X)
-    frame = pd.DataFrame(X, columns=list("abcd"))
-    for made in (da.from_array(X, chunks=(10, 4)), da.from_array(X, chunks=(10, 3)), frame,
-                 dd.from_pandas(frame, npartitions=1)):  # fmt: skip
-        got = StreamKMeans(3, random_state=0).fit(made)
-        np.testing.assert_allclose(got.inertia_, wanted.inertia_, rtol=1e-9)
-        assert np.asarray(got.transform(made)).shape == (100, 3)
-
-
 def test_partitions_of_unknown_length(blobs):
     """Rows are drawn by their place in their partition, as that in the whole is unknown: one optimum must be found."""
     X = blobs.compute()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +9,6 @@ from numpy.lib.recfunctions import structured_to_unstructured
 
 from streamkm import StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
-from streamkm.deduplication import dedupe
 from streamkm.metrics.drift_report import _apart
 
 X = np.random.default_rng(0).normal(size=(40, 2))
@@ -103,12 +100,6 @@ def test_delimiters_at_the_ends_of_lines(write):
     path = write("a,b,\n1,2,\n3,4,\n")
     refused(path, "column ''", "lines end in a delimiter", "columns=")
     assert fit({"path": path, "columns": ["a", "b"]}).n_features_in_ == 2
-
-
-def test_duplicates_of_one_row_warn_of_no_number_of_clusters():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert len(dedupe(np.ones((2000, 8)), progress=False).rows) == 1
 
 
 @pytest.mark.parametrize(

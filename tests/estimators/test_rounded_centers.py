@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans
+from streamkm import IncrementalKMeans, StreamKMeans
 from streamkm.estimators.labelling import rounded_centers
 
 
@@ -52,8 +52,3 @@ def test_streams_keep_the_centers(tmp_path, offset: float) -> None:
     assert loaded.cluster_centers_.dtype == km.cluster_centers_.dtype
     assert np.array_equal(loaded.cluster_centers_, km.cluster_centers_)
     assert np.array_equal(loaded.partial_fit(X[:500]).cluster_centers_, km.partial_fit(X[:500]).cluster_centers_)
-
-
-def test_features_of_kernels_round_their_centers() -> None:
-    km = StreamKernelKMeans(3, random_state=0).fit(rows_near(0.0)[:300])
-    assert km.cluster_centers_.dtype == np.float32

@@ -9,7 +9,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 pd = pytest.importorskip("pandas")
 
 
-def trips(n_rows=10_000):
+def trips(n_rows=2_000):
     rng = np.random.default_rng(0)
     group = np.arange(n_rows) % 4
     return pd.DataFrame(
@@ -60,16 +60,6 @@ def test_labels_are_those_of_predict(given):
     np.testing.assert_array_equal(table["cluster"], model.labels_)
 
 
-def test_a_plain_frame_with_other_names_in_the_table():
-    frame = trips()
-    model = fitted(frame[NUMBERS])
-    np.testing.assert_array_equal(labels_in_duckdb(model, frame)["cluster"], model.labels_)
-    renamed = labels_in_duckdb(
-        fitted(frame[NUMBERS].to_numpy()), frame, columns=["fare", "order", "Miles driven"], id_column=ID
-    )
-    np.testing.assert_array_equal(renamed["cluster"], model.labels_)
-
-
 def test_categories_with_quotes_and_without_values():
     frame = trips()
     source = open_source(frame, id_column=ID, categories="onehot")
@@ -109,6 +99,7 @@ def test_ties_go_to_the_lower_cluster():
     np.testing.assert_array_equal(found, model.predict(middle.to_numpy()))
 
 
+@pytest.mark.slow
 def test_many_features_are_no_deep_sum(tmp_path):
     X = np.random.default_rng(0).normal(size=(60, 1100))
     X[:, 0] += 90 * (np.arange(60) % 2)

@@ -73,24 +73,6 @@ def test_a_new_group_far_away_is_born_at_once(states, share, far):
         assert agreement(kmeans, which) >= 0.99
 
 
-def test_wild_cells_that_wait_break_no_cluster(states):
-    kmeans = pickle.loads(states[6]).partial_fit(with_wild_cells(9)[0])
-    X, which = night(10)
-    kmeans.update(X)
-    assert agreement(kmeans, which) >= 0.99
-
-
-def test_relabel_leaves_wild_cells_out():
-    kmeans = IncrementalKMeans(6, random_state=0)
-    rows = [night(0)[0], with_wild_cells(1)[0]]
-    for X in rows:
-        kmeans.update(X)
-    kmeans.relabel(np.vstack(rows))
-    X, which = night(2)
-    kmeans.update(X)
-    assert agreement(kmeans, which) >= 0.99
-
-
 def test_far_sparse_rows_of_a_decayed_stream_are_told_by_number():
     kmeans = IncrementalKMeans(6, random_state=0, half_life=5000)
     for n in range(2):

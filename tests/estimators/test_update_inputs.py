@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streamkm import IncrementalKMeans, open_documents, open_source
+from streamkm import FeatureHashing, IncrementalKMeans, open_documents, open_source
 from streamkm.core.exceptions import OutputError
 
 
@@ -24,12 +24,14 @@ def texts(seed, n_rows=300):
 
 
 def test_documents():
+    hashing = FeatureHashing(n_features=1 << 12)
     kmeans = IncrementalKMeans(3, metric="cosine", random_state=0)
     found, true = [], []
     for seed in range(3):
         documents, which = texts(seed)
-        kmeans.update(open_documents(documents))
-        np.testing.assert_array_equal(kmeans.labels_, kmeans.predict(open_documents(documents)))
+        source = open_documents(documents, hashing=hashing)
+        kmeans.update(source)
+        np.testing.assert_array_equal(kmeans.labels_, kmeans.predict(source))
         found, true = [*found, kmeans.labels_], [*true, which]
     pairs = set(zip(np.concatenate(found).tolist(), np.concatenate(true).tolist(), strict=True))
     assert len(pairs) == 3

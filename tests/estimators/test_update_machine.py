@@ -236,8 +236,9 @@ class Updates(RuleBasedStateMachine):
         return copied
 
 
-def test_updates_in_any_order():
-    run_state_machine_as_test(Updates, settings=settings(max_examples=14, stateful_step_count=12))
+@pytest.mark.parametrize("n_examples", [5, pytest.param(14, marks=pytest.mark.slow)])
+def test_updates_in_any_order(n_examples):
+    run_state_machine_as_test(Updates, settings=settings(max_examples=n_examples, stateful_step_count=12))
 
 
 def test_rows_of_clusters_that_died_are_counted_in_none():

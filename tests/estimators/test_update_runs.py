@@ -58,7 +58,7 @@ def assert_same(got, wanted):
         np.testing.assert_array_equal(got[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", ["svm", "dask"])
+@pytest.mark.parametrize("kind", [pytest.param("svm", marks=pytest.mark.slow), "dask"])
 def test_workers_find_the_bits_of_threads(folder, client, tmp_path, kind):
     model = "svm" if kind == "svm" else "npy"
     found = []

@@ -12,7 +12,6 @@ from sklearn.datasets import dump_svmlight_file
 
 from streamkm import IncrementalKMeans, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from tests.tables import cases
 
 EXACT = {"rtol": 1e-9}
 
@@ -90,7 +89,7 @@ def test_ids_are_given_once_and_told():
     assert [event.event for event in kmeans.lineage_ if event.id == died[0]] == ["born", "died"]
 
 
-@pytest.mark.parametrize("kind", ["float32", "csr", "cosine"])
+@pytest.mark.parametrize("kind", [pytest.param("float32", marks=pytest.mark.slow), "csr", "cosine"])
 def test_threads_chunks_and_files_change_nothing(tmp_path, kind):
     metric = "cosine" if kind == "cosine" else "euclidean"
     given = [sp.csr_array(X) if kind == "csr" else X.astype("float32") for X in stream_of()]
@@ -165,6 +164,7 @@ def test_the_share_of_changed_labels_is_about_that_of_all_rows():
         assert kmeans.changed_share_ == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("half_life", "n_rows"), [(None, 300), (4000, 2000)])
 def test_rows_of_a_fit_count_by_their_weight_in_the_share_of_changed_labels(half_life, n_rows):
     """New rows come from groups that move; a group that is new takes no labels from the rows of the fit."""
@@ -203,16 +203,6 @@ def test_a_cluster_dies_after_three_updates_with_hardly_any_row(n_clusters, stra
     assert kmeans.changed_share_ == 0
 
 
-def test_events_tell_rows_of_the_update_and_not_their_faded_weight():
-    rng, centers = np.random.default_rng(9), 8 * np.random.default_rng(7).normal(size=(5, 4))
-    kmeans = IncrementalKMeans((2, 8), random_state=0, tol=1e-3, half_life=500)
-    kmeans.update(groups(rng, centers[:4], 1000, 1.0)[0])
-    update = kmeans.update(groups(rng, centers, 1000, 1.0)[0])
-    (born,) = (each for each in update.events if each.event == "born")
-    assert born.rows == (kmeans.labels_ == born.id).sum()
-    assert [each.rows for each in update.drift.clusters if each.id == born.id] == [born.rows]
-
-
 def test_ids_are_what_reports_and_databases_tell(tmp_path):
     duckdb = pytest.importorskip("duckdb")
     rng = np.random.default_rng(0)
@@ -237,6 +227,7 @@ def copies(kmeans, folder, n):
     return [IncrementalKMeans.load(folder / "common.npz") for _ in range(n)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "half_life"), [("dense", 2000.0), ("csr", None)])
 def test_merged_clusters_are_those_of_all_rows(tmp_path, kind, half_life):
     base, left, right, _ = (X if kind == "dense" else sp.csr_array(X) for X in stream_of(move=0.1))
@@ -299,16 +290,6 @@ def test_merged_clusters_that_both_gave_ids_alone_get_other_ids(tmp_path):
     loaded.update(groups(rng, centers, 3000)[0])
     assert set(loaded.cluster_ids_) == set(range(6))
     np.testing.assert_allclose(loaded.counts_.sum(), 2 * 4000 + 3000, **EXACT)
-
-
-@cases("half_life", [None, 30_000.0])
-def test_the_weight_of_rows_from_before_the_first_update_is_exact(half_life):
-    first, second, *_ = stream_of(n_rows=25_000)
-    kmeans = IncrementalKMeans(7, half_life=half_life, random_state=0).partial_fit(first)
-    kmeans.update(second)
-    ages = np.arange(50_000)
-    total = 50_000 if half_life is None else np.exp2(-ages / half_life).sum()
-    np.testing.assert_allclose(kmeans.counts_.sum(), total, **EXACT)
 
 
 def test_drift_after_a_fit_rests_on_rows():
