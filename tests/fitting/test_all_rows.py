@@ -6,21 +6,17 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
-from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
+from sklearn.metrics import pairwise_distances_argmin
 
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.cluster.held_rows import Spill
 from streamkm.planning.process_memory import AUTO_BYTES
-from streamkm.sketches import DATA_DEPENDENT
 from tests.children import chunks_read
 from tests.dask_processes import assert_same_bits
 from tests.fitting.test_sketch_fit import wide_rows
 from tests.limits import limited
-from tests.passes.test_passes import CountingSource, groups
-from tests.tables import cases
 
 pytestmark = pytest.mark.filterwarnings("ignore:The last pass estimates")  # few components, and no look at more rows
-KINDS = [(kind, sparse) for kind in DATA_DEPENDENT for sparse in (False, True) if not (sparse and kind == "pca")]
 K = 12
 
 
@@ -28,20 +24,6 @@ def kmeans(n_clusters=K, **parameters):
     return StreamKMeans(
         n_clusters, **{"refine": 0, "coreset": None, "random_state": 0, "executor": 2, "progress": False, **parameters}
     )
-
-
-@cases("kind, sparse", KINDS)
-def test_rows_are_read_once_more(kind, sparse):
-    X, y = groups()
-    source = CountingSource(sp.csr_array(X) if sparse else X)
-    coreset, refine = ("sensitivity", 2) if sparse else (None, 0)
-    fitted = kmeans(3, sketch=SketchOptions(kind, 3), coreset=coreset, refine=refine).fit(source)
-    assert set(source.read_rows.values()) == {3 + refine}
-    assert fitted.n_passes_ == fitted.plan_.passes == 3 + refine
-    assert fitted.plan_.cluster_on == ("spilled" if coreset is None else "coreset")  # it does not say how many rows
-    assert [stage.name for stage in fitted.stages_][:2] == ["sketch", "sketch-all"]
-    assert adjusted_rand_score(y, fitted.labels_) == 1
-    np.testing.assert_array_equal(fitted.predict(source), fitted.labels_)
 
 
 @pytest.mark.parametrize(("kind", "weighted"), [("pca", True), ("svd", False)])
@@ -66,6 +48,7 @@ def test_along_the_directions_centers_are_means_of_all_rows(small_sample, kind, 
     assert fitted.inertia_ < sampled.inertia_
 
 
+@pytest.mark.slow
 def test_off_the_directions_centers_are_means_of_the_sample(small_sample):
     """Groups that differ along a direction that was left out: without the sample's part their centers would agree."""
     rng = np.random.default_rng(0)
@@ -78,6 +61,7 @@ def test_off_the_directions_centers_are_means_of_the_sample(small_sample):
     np.testing.assert_allclose(fitted.cluster_centers_[:, 2], means[:, 2], atol=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("offset", "metric"), [(0.0, "euclidean"), (1e4, "cosine")])
 def test_rows_that_lie_as_they_are_read_are_not_copied(small_sample, written, tmp_path, offset, metric):
     """Those of an uncompressed file, far from the origin too, are read again in every step."""
@@ -111,6 +95,7 @@ def written(monkeypatch):
     return sizes
 
 
+@pytest.mark.slow
 def test_rows_that_nobody_counts_go_to_disk_when_memory_is_full(written):
     """As long as there is room they stay in memory; the bits are those of the same rows in an array."""
     X = np.random.default_rng(0).normal(size=(300_000, 16)).astype(np.float32)

@@ -11,7 +11,7 @@ from sklearn.datasets import dump_svmlight_file
 from streamkm import StreamKMeans, open_source
 from streamkm.planning.process_memory import AUTO_BYTES
 from streamkm.sources.chunks import Access, ChunkRuns
-from streamkm.sources.prepared import CachedRows, cached_rows
+from streamkm.sources.prepared import CachedRows
 from streamkm.sources.row_source import Rows, RowSource, row_places
 from tests.limits import limited
 
@@ -108,27 +108,6 @@ def test_any_room_gives_the_same_rows(room):
     assert len(kept.source.reads) == 15 + 2 * (15 - n_kept)
     assert kept.take_read_bytes() == kept.source.n_bytes
     assert kept.take_read_bytes() == 0
-
-
-@pytest.mark.parametrize("room", [0, 1 << 15, 1 << 30])
-def test_pieces_of_a_stream_are_kept_if_all_have_room(room):
-    class Streamed(RowSource):
-        """The same in order only."""
-
-        def __init__(self):
-            self.inner = SlowRows(rows())
-            self.take_after(self.inner, access=Access(streams=True))
-
-        def stream(self, target_bytes):
-            return self.inner.stream(target_bytes)
-
-    source = Streamed()
-    kept = cached_rows(source, 1000, room)
-    for _ in range(3):
-        np.testing.assert_array_equal(np.concatenate([piece.X for piece in kept.stream(1000)]), source.inner.X)
-    assert len(source.inner.reads) == (15 if room > 1500 * 32 else 45)
-    list(kept.stream(10))
-    assert len(source.inner.reads) == (30 if room > 1500 * 32 else 60)
 
 
 def test_rows_of_unknown_width_are_not_kept_under_a_limit(tmp_path):

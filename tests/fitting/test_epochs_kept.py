@@ -111,6 +111,7 @@ def test_epochs_that_end_higher_are_left_out_though_steps_would_mend_them(
     assert fitted.n_iter_ == len(lloyd) + n_epochs + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sketch", "max_iter"), [("pca", 1), ("svd", 2), ("pca", 100)])
 def test_polishing_on_all_rows_never_raises_the_objective(sketch, max_iter):
     """Directions that all rows were iterated along have nothing to add to means of all rows."""

@@ -14,10 +14,8 @@ from sklearn.cluster import KMeans
 
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.cluster.model import Model
-from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.sampling.row_sample import SampleCollector, SampleRule
 from streamkm.cluster.seeding.draws import DrawRule, combined
-from streamkm.cluster.seeding.search_set import MOST_ROUGH_SPARSE, SAMPLED, search_set
 from streamkm.engine import checkpoint as saving
 from streamkm.engine import open_executor
 from streamkm.fitting import refine
@@ -30,7 +28,7 @@ from streamkm.sketches import IdentitySketch
 from tests.children import StoppedError, stopped_after
 from tests.dask_processes import assert_same_bits
 from tests.limits import limited
-from tests.tables import cases, row
+from tests.tables import row
 
 WARNED = "The last pass estimates"
 
@@ -120,26 +118,10 @@ def test_sums_over_drawn_rows_are_unbiased():
     assert np.std(two) < np.std(one)
 
 
-def test_a_search_set_for_many_clusters_of_sparse_rows_holds_small_groups_far_away():
-    """With fewer rough centers than clusters."""
-    near = sp.random_array((60_000, 40), density=0.05, dtype=np.float32, rng=np.random.default_rng(0), format="csr")
-    groups = np.repeat(np.arange(10), 6)
-    far = sp.csr_array((np.linspace(30, 31, 60, dtype=np.float32), groups, np.arange(61)), shape=(60, 40))
-    X = sp.vstack([near, far]).tocsr()[np.random.default_rng(1).permutation(60_060)]
-    block = Block(X, row_d2norms(X), NO_WEIGHTS)
-    with open_executor(2) as here:
-        found = search_set(here, block, SAMPLED, MOST_ROUGH_SPARSE + 100, np.random.default_rng(3))
-    largest = np.asarray(found.X.max(axis=1).todense()).ravel()
-    held = found.X[largest > 20]
-    assert set(held.indices[held.data > 20]) == set(range(10))
-    np.testing.assert_allclose(found.weights[largest > 20].sum(), 60, rtol=0.2)
-    np.testing.assert_allclose(found.weights.sum(), X.shape[0], rtol=0.05)
-
-
 # ---- the objective
 
 
-@cases("share", [0.0008, 0.01])
+@pytest.mark.parametrize("share", [0.0008, pytest.param(0.01, marks=pytest.mark.slow)])
 def test_rare_rows_are_clustered_as_well_as_scikit_learn_does(share):
     X = rare_rows(share=share, far=300.0)
     best = min(KMeans(15, n_init=1, random_state=seed).fit(X).inertia_ for seed in range(4))
@@ -167,6 +149,7 @@ def random_rows(seed):
     return X.astype(np.float32), k
 
 
+@pytest.mark.slow
 def test_the_certificate_warns_where_the_sample_was_blind_and_only_there(monkeypatch):
     """Data sets, clustered by 300 uniformly sampled rows alone, against fits that see all rows."""
     data = [random_rows(seed) for seed in range(16)]
@@ -263,6 +246,7 @@ def test_the_best_pass_is_kept_where_a_round_is_worse(small_sample, tmp_path, mo
         assert fitted.possible_gain_ > 0.01
 
 
+@pytest.mark.slow
 def test_rounds_give_the_same_bits_by_threads_and_processes(client, small_sample, tmp_path):
     X = rare_rows(12_000)
     np.save(tmp_path / "x.npy", X)
@@ -313,12 +297,6 @@ def stopped_in_labels(monkeypatch, record):
     monkeypatch.setattr(label_sinks.GatheredLabels, "save", save)
 
 
-def test_kmeans_parallel_by_name():
-    X = rare_rows()
-    best = min(KMeans(15, n_init=1, random_state=seed).fit(X).inertia_ for seed in range(5))
-    assert kmeans(init="k-means||", n_init=3).fit(X).inertia_ <= 1.05 * best
-
-
 def test_nothing_is_drawn_where_memory_has_no_room():
     X = np.zeros((40, 200_000), np.float32) + np.arange(40, dtype=np.float32)[:, None]
     fitted = kmeans(2, memory_limit=limited("700 MiB")).fit(X)
@@ -340,6 +318,7 @@ def test_what_few_rows_decide_is_logged_and_not_told(caplog):
     assert "no objective is predicted: too few rows" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_error_is_that_of_many_samples():
     """Estimates minus the truth, over their errors, have mean 0 and deviation 1."""
     rng = np.random.default_rng(0)

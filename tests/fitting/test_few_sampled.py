@@ -36,6 +36,7 @@ def smallest_limit(path):
     return with_process_memory(refused.value.needed_bytes, PROCESS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_groups_that_a_small_sample_missed_are_found_at_the_smallest_limit(heavy, seed):
     free = StreamKMeans(K, random_state=seed, executor=2).fit(heavy)

@@ -22,6 +22,7 @@ from tests.children import assert_same_fit, chunks_read, fit_killed_behind, outc
 from tests.dask_processes import assert_same_bits
 from tests.passes.test_passes import CountingSource
 from tests.programs import forking
+from tests.tables import slow_but
 
 OPTIONS = {"n_clusters": 12, "coreset": None, "chunk_bytes": 1 << 17, "random_state": 0, "executor": 1}
 N_CHUNKS = 10
@@ -47,7 +48,7 @@ def wanted(path):
     return fitted
 
 
-@pytest.fixture(params=[math.inf, 300_000], ids=["in memory", "in both"])
+@pytest.fixture(params=[pytest.param(math.inf, marks=pytest.mark.slow), 300_000], ids=["in memory", "in both"])
 def room(request, monkeypatch):
     """Room for sketched rows in memory; what a plan would say of so few rows does not matter."""
     original = Spill.__init__
@@ -92,7 +93,7 @@ def test_a_killed_run_leaves_its_rows_in_the_checkpoint_alone(path, wanted, tmp_
     assert not state.exists()
 
 
-@pytest.mark.parametrize("harm", ["removed", "cut off", "a link", "damaged"])
+@pytest.mark.parametrize("harm", slow_but(["cut off", "damaged"], ["removed", "cut off", "a link", "damaged"]))
 def test_rows_that_are_gone_are_read_again_and_damaged_ones_named(path, wanted, tmp_path, stop, harm):
     kmeans = StreamKMeans(progress=False, **OPTIONS)
     stop(kmeans, str(path), tmp_path / "state", "seed")
@@ -191,6 +192,7 @@ def test_a_run_removes_what_killed_runs_left(temporary, spilling, caplog):
     assert f"removed {n_bytes:,} bytes that dead runs had left in {temporary}" in caplog.messages
 
 
+@pytest.mark.slow
 def test_what_may_be_of_others_stays(temporary, tmp_path, spilling, monkeypatch):
     spilling.kill()
     spilling.join()

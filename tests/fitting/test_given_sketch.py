@@ -22,7 +22,6 @@ from streamkm.sketches import (
     SubsampledHadamard,
     TruncatedSVDSketch,
 )
-from tests.passes.test_passes import CountingSource
 from tests.tables import cases
 
 D = 100
@@ -73,16 +72,6 @@ def test_any_sketch_is_what_a_fit_takes(name, tmp_path):
         json.dumps(summarize(fitted))
 
 
-@cases("coreset", [None, "sensitivity"])
-def test_directions_that_are_given_are_not_found_again(coreset):
-    X, y = rows()
-    source = CountingSource(X)
-    fitted = kmeans(SketchOptions(SKETCHES["pca"], fit_on="all"), coreset=coreset).fit(source)
-    assert set(source.read_rows.values()) == {2}
-    assert fitted.sketch_ is SKETCHES["pca"]
-    assert adjusted_rand_score(y, fitted.labels_) == 1
-
-
 # ---- Pourkamali-Anaraki and Becker
 
 
@@ -102,19 +91,6 @@ def test_sampled_entries_in_one_pass_and_in_two():
         assert adjusted_rand_score(y, fitted.labels_) == 1
     means = np.stack([X[twice.labels_ == label].mean(axis=0) for label in range(4)])
     np.testing.assert_allclose(twice.cluster_means_, means, rtol=1e-4, atol=1e-4)
-
-
-def test_centers_of_one_pass_are_the_rotated_means():
-    """As n grows: every entry of a row is kept as often, and scaled so that the mean is right."""
-    X, y = rows(40_000)
-    fitted = kmeans(PreconditionedSampling(0.25, D, 3), tol=0).fit(iter(np.split(X, 8)))
-    rotation = PreconditionedSampling(1.0, D, 3)
-    for label in range(4):
-        (topic,) = np.unique(y[fitted.labels_ == label])
-        wanted = rotation.apply(X[y == topic].mean(axis=0, dtype=np.float64)[None]).toarray()[0]
-        error = np.linalg.norm(fitted.cluster_centers_[label] - wanted) / np.linalg.norm(wanted)
-        # entries kept in a quarter of 10,000 rows, each with a variance of (1 / gamma - 1) x^2
-        assert error < 1.5 * np.sqrt(3 / 10_000) * np.sqrt(128 / D)
 
 
 # ---- what is refused

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from streamkm import StreamKernelKMeans
 from streamkm.core.exceptions import MemoryLimitError
 from tests.fresh import run_compiled
-from tests.limits import PROCESS_MEMORY, limited
+from tests.limits import limited
 from tests.passes.test_passes import CountingSource
 from tests.planning.test_memory import IMPORTED, images, long_text
 from tests.tables import cases
@@ -41,6 +41,7 @@ def check(got, data_bytes):
     assert 0.75 <= got["projected"] / got["peak"] <= 1.25
 
 
+@pytest.mark.slow
 @reads_proc
 def test_dense_rows_are_clustered_within_the_limit(disk_path):
     path = images(disk_path / "x.zarr", 160_000, chunk_rows=2048)
@@ -60,6 +61,7 @@ def test_text_is_clustered_within_the_limit(disk_path, options):
     check(fit(long_text(disk_path / "x.svm", n_rows), 20, "356 MiB, process 300 MiB", **options), 12 * 57 * n_rows)
 
 
+@pytest.mark.slow
 @reads_proc
 def test_matrices_of_many_landmarks_are_counted(disk_path):
     """They take more than the rows: what finds the leading directions of 1,600 columns above all."""
@@ -89,15 +91,3 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(options, stage, sp
     with pytest.raises(MemoryLimitError, match="are this process and its libraries; raise memory_limit"):
         kmeans.set_params(memory_limit="100 MiB").fit(source)
     assert not source.read_rows
-
-
-def test_features_that_memory_does_not_hold_are_written_to_disk(disk_path):
-    X = np.random.default_rng(0).normal(size=(150_000, 4)).astype(np.float32)
-    np.save(disk_path / "x.npy", X)
-    kmeans = StreamKernelKMeans(
-        3, fit_on="all", n_landmarks=60, rank=60, max_iter=2, tol=0, refine=0, chunk_bytes=1 << 16, random_state=0
-    )
-    wanted = kmeans.set_params(progress=False).fit(disk_path / "x.npy")
-    kmeans.set_params(memory_limit=limited(PROCESS_MEMORY + (72 << 20)))
-    assert kmeans.plan(disk_path / "x.npy").cluster_on == "spilled"
-    np.testing.assert_array_equal(kmeans.fit(disk_path / "x.npy").labels_, wanted.labels_)

@@ -55,15 +55,15 @@ def test_killed_fits_end_with_the_same_bits(folder, wanted, tmp_path):
 @pytest.mark.parametrize(
     ("name", "record", "first", "last"),
     [  # how often the run that continues reads the first chunk and the last
-        ("all rows", "begin", 4, 4),
+        pytest.param("all rows", "begin", 4, 4, marks=pytest.mark.slow),
         ("all rows", "sketch", 3, 4),
-        ("all rows", "landmarks", 3, 3),
+        pytest.param("all rows", "landmarks", 3, 3, marks=pytest.mark.slow),
         ("all rows", "gram", 2, 3),
-        ("all rows", "map", 2, 2),
-        ("all rows", "seed", 1, 1),
-        ("all rows", "lloyd", 1, 1),
+        pytest.param("all rows", "map", 2, 2, marks=pytest.mark.slow),
+        pytest.param("all rows", "seed", 1, 1, marks=pytest.mark.slow),
+        pytest.param("all rows", "lloyd", 1, 1, marks=pytest.mark.slow),
         ("all rows", "assign-0", 0, 1),
-        ("sample", "map", 1, 1),
+        pytest.param("sample", "map", 1, 1, marks=pytest.mark.slow),
         ("sample", "found", 1, 1),
     ],
 )
@@ -91,7 +91,6 @@ def few(folder):
 @cases(
     "options",
     [
-        {"method": "two-step"},
         {"method": "orthogonal-fourier", "fit_on": "all"},
         {"method": "srht"},
         {"method": "sub-gaussian", "fit_on": "all"},

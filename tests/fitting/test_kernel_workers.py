@@ -44,12 +44,13 @@ def test_what_a_cluster_began_goes_on_elsewhere(cluster, stop, tmp_path, data, w
     assert_same(kmeans.set_params(executor=2).fit(data, checkpoint=tmp_path / "state"), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "number"),  # calls of it on the cluster; landmarks are chosen here, while workers wait
     [
         ("gram", 4),
-        pytest.param("landmarks", 1, marks=pytest.mark.slow),
-        pytest.param("sketch-all", 8, marks=pytest.mark.slow),  # blocks of them, which workers hold
+        ("landmarks", 1),
+        ("sketch-all", 8),  # blocks of them, which workers hold
     ],
 )
 def test_a_worker_killed_in_stages_of_kernels(cluster, monkeypatch, data, wanted, stage, number):

@@ -82,18 +82,7 @@ def test_a_fit_goes_on_from_the_directions(small_sample, tmp_path, stop):
     np.testing.assert_array_equal(fitted.labels_, wanted)
 
 
-def test_weights_and_rows_left_out_are_respected(small_sample):
-    X = rows()
-    X[::97, 3] = np.nan
-    weights = np.random.default_rng(3).random(len(X))
-    fitted = kmeans(invalid="skip").fit(X, sample_weight=weights)
-    assert fitted.plan_.reads_ahead
-    assert set(fitted.labels_[::97]) == {-1}
-    kept = fitted.labels_ >= 0
-    apart = X[kept] - fitted.cluster_centers_[fitted.labels_[kept]]
-    np.testing.assert_allclose(fitted.inertia_, weights[kept] @ np.square(apart, dtype=np.float64).sum(1), rtol=1e-6)
-
-
+@pytest.mark.slow
 def test_where_hardly_any_row_is_valid_directions_are_found_on_a_sample_of_all(small_sample):
     X = rows()
     X[np.random.default_rng(4).random(len(X)) < 0.99] = np.nan

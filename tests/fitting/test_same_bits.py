@@ -124,8 +124,9 @@ CASES = {
 }
 FROM_FILES = {"blocks, read ahead", "spilled"}
 LIKE_OTHERS = {
-    "sample, f8", "sample, u1", "sample, LS++", "sample, CSR f8 sketched", "blocks, f8", "blocks, sketched",
-    "blocks, many clusters", "coreset, lightweight"
+    "sample, f8", "sample, u1", "sample, k-means||", "sample, LS++", "sample, CSR f8 sketched", "sample, many clusters",
+    "blocks, f8", "blocks, sketched", "blocks, many clusters", "coreset, lightweight",
+    "kernel, sample",
 }  # fmt: skip
 """Cases that have another type, start, sketch or coreset than one that every run has: slow tests have all."""
 
@@ -159,6 +160,7 @@ def test_a_cluster_finds_the_bits_of_a_thread(fitted, client):
     assert_same_bits(fitted(name, client, far=True), fitted(name, 1, far=True))
 
 
+@pytest.mark.slow
 def test_two_workers_find_2048_clusters_with_the_bits_of_a_thread(client, tmp_path):
     """A table of these centers for each worker is more bytes than the rows that workers hold."""
     path, given = tmp_path / "x.npy", {"random_state": 0, "chunk_bytes": 40_000, "progress": False}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 
 import numpy as np
@@ -15,7 +14,6 @@ from sklearn.metrics import adjusted_rand_score
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.sketches import DATA_DEPENDENT
-from tests import naive
 from tests.limits import limited
 from tests.passes.test_passes import CountingSource, StreamedSource, groups
 from tests.tables import cases
@@ -56,21 +54,6 @@ def test_every_row_is_read_once_more(kind, sparse):
     np.testing.assert_array_equal(fitted.predict(source), fitted.labels_)
 
 
-@cases("kind", DATA_DEPENDENT)
-def test_the_plan_says_so_before_anything_is_read(kind):
-    source = CountingSource(groups()[0])
-    planned = kmeans(sketch=SketchOptions(kind, 3, fit_on="all")).plan(source)
-    assert not source.read_rows
-    lines = dict(planned.lines())
-    assert lines["passes"] == "3, up to 2 more if the sample missed something"
-    assert lines["sketch"].endswith("found on all rows, in a pass of its own")
-    assert lines["clustering"] == "on the row sample"
-    assert lines["bytes read"].endswith("(3 x 1000 B)")
-    assert json.loads(json.dumps(planned.to_dict()))["fit_passes"] == 1
-    on_sample = kmeans(sketch=SketchOptions(kind, 3, fit_on="sample")).plan(source)
-    assert (on_sample.passes, on_sample.fit_passes) == (2, 0)
-
-
 def test_singular_vectors_are_those_of_all_rows(small_sample):
     X = sp.csr_array(wide_rows() * (np.random.default_rng(1).random((4000, 60)) < 0.5))
     weights = np.random.default_rng(2).integers(0, 3, 4000)
@@ -106,18 +89,8 @@ def test_leverage_draws_are_of_all_rows(small_sample):
     assert {38, 39} <= set(fitted.sketch_.indices)
 
 
-def test_distortion_leaves_out_what_the_projection_costs_all_partitions():
-    """As for PCA, around the origin: J'(P) + c over J(P), c the squared lengths that the projection cuts off."""
-    X = wide_rows(600)
-    fitted = kmeans(4, sketch=SketchOptions("svd", 5, fit_on="all", assign_space="original")).fit(sp.csr_array(X))
-    sketched = fitted.sketch_.apply(X)
-    costs = [naive.within(rows, fitted.labels_) for rows in (X, sketched)]
-    cut_off = np.square(X).sum() - np.square(sketched).sum()
-    np.testing.assert_allclose(fitted.distortion_, (costs[1] + cut_off) / costs[0], rtol=1e-8)
-
-
 @pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize(("kind", "sparse"), [("pca", False), ("svd", True), ("leverage", False)])
+@pytest.mark.parametrize(("kind", "sparse"), [("svd", True), ("leverage", False)])
 def test_threads_and_processes_give_the_same_bits(client, kind, sparse):
     X = np.random.default_rng(0).normal(size=(1500, 30)).astype(np.float32)
     X = sp.csr_array(X * (X > 0)) if sparse else X
@@ -127,13 +100,6 @@ def test_threads_and_processes_give_the_same_bits(client, kind, sparse):
         assert pickle.dumps(other.sketch_.arrays()) == pickle.dumps(one.sketch_.arrays())
         np.testing.assert_array_equal(other.labels_, one.labels_)
         assert other.inertia_ == one.inertia_
-
-
-def test_auto_finds_directions_on_all_rows_and_sketches_that_need_no_rows_take_no_pass():
-    X = np.random.default_rng(0).normal(size=(500, 700)).astype(np.float32)
-    fitted = kmeans(sketch=SketchOptions(fit_on="all")).fit(X)
-    assert (fitted.sketch_.kind, fitted.n_passes_) == ("pca", 3)
-    assert kmeans(sketch=SketchOptions("countsketch", 3, fit_on="all")).fit(X).n_passes_ == 2
 
 
 def test_what_cannot_be():

@@ -38,17 +38,6 @@ def unit(X):
     return X / np.linalg.norm(X, axis=1, keepdims=True)
 
 
-def naive_spherical(X, centers):
-    """Labels and centers at the fixed point, in float64."""
-    centers = unit(centers)
-    while True:
-        labels = (X @ centers.T).argmax(axis=1)
-        sums = np.stack([X[labels == j].sum(axis=0) for j in range(len(centers))])
-        if np.allclose(unit(sums), centers, rtol=0, atol=1e-14):
-            return labels, centers
-        centers = unit(sums)
-
-
 @cases(
     "kind, options",
     [
@@ -71,20 +60,6 @@ def test_labels_are_by_the_angle_and_the_objective_is_of_cosines(kind, options):
     np.testing.assert_allclose(-fitted.score(as_kind(X, kind)), fitted.inertia_, rtol=1e-6)
     assert fitted.assign_space_ == "original"
     assert_same_bits(spherical(**options, executor=3).fit(as_kind(X, kind)), fitted)
-
-
-def test_given_centers_end_where_the_naive_algorithm_ends():
-    X = unit(directions(600))
-    labels, centers = naive_spherical(X, X[:12])
-    # k-means, which comes first, stays at means whose directions are these
-    fitted = spherical(init=centers, max_iter=1, tol=0).fit(X)
-    again = spherical(init=fitted.model_.centers, tol=0).fit(X)
-    cosines = (X @ centers.T).max(axis=1).sum()
-    assert (X @ again.model_.centers.T).max(axis=1).sum() >= cosines * (1 - 2e-3)
-    ends, ended = naive_spherical(X, again.model_.centers)
-    np.testing.assert_array_equal(ends, again.labels_)
-    np.testing.assert_allclose(again.model_.centers, ended, atol=1e-7)
-    assert len(np.unique(labels)) == 12
 
 
 def test_cosines_are_higher_than_those_of_means():
