@@ -16,7 +16,7 @@ from streamkm.kernels.seeding import splitting
 from streamkm.kernels.sketch import bucket_sums
 from tests import naive
 from tests.sources.matrices import sparse_matrices
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 STORED = ("dense", "csr-32", "csr-64")
 FLOATS = (np.float32, np.float64)
@@ -58,9 +58,7 @@ def test_nearest_and_second_nearest(how, dtype, n_clusters):
 
 
 @cases("how", STORED)
-@cases("dtype", FLOATS)
-@cases("n_clusters", [1, 11])
-@cases("around_origin", [False, True])
+@cases("dtype, n_clusters, around_origin", [(np.float32, 1, True), (np.float32, 11, False), (np.float64, 11, True)])
 def test_scores_are_d2_less_what_all_centers_share(how, dtype, n_clusters, around_origin):
     X, centers = rows_and_centers(n_clusters=n_clusters, dtype=dtype)
     table = NearestCenters.build(centers, dtype, around_origin=around_origin)
@@ -159,9 +157,14 @@ def test_sums_counts_and_distances(how, dtype, weighted):
     assert (sums == 0).all()  # of no rows
 
 
-@cases(
-    "dtype, how",
-    [*((dtype, how) for dtype in (np.uint8, np.bool_, np.int32, np.int64) for how in STORED), (np.float16, "dense")],
+OTHERS = [
+    *((dtype, how) for dtype in (np.uint8, np.bool_, np.int32, np.int64) for how in STORED),
+    (np.float16, "dense"),
+]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "how"), slow_but([(np.uint8, "dense"), (np.float16, "dense")], [*OTHERS, (np.float16, "dense")])
 )
 def test_other_dtypes(dtype, how):
     X = np.random.default_rng(0).integers(0, 2 if dtype == np.bool_ else 100, (50, 6)).astype(dtype)
@@ -265,13 +268,3 @@ def test_each_cluster_is_split_by_the_best_of_its_draws(how, weighted):
         best = max(range(4), key=lambda trial: found[trial][0])
         assert gains[c] == found[best][0] > 0
         np.testing.assert_array_equal(halves[c], found[best][1])
-
-
-def test_split_ignores_rows_without_weight_and_gains_nothing_of_equal_ones():
-    for gain, _ in split_both(np.ones((10, 3), np.float32), np.arange(10), np.array([0, 1]), 6, NO_WEIGHTS):
-        assert gain == 0
-    X = np.array([[0.0], [1], [10], [11], [500]], np.float32)
-    weights = np.array([1.0, 1, 1, 1, 0])
-    for gain, halves in split_both(X, np.arange(5), np.array([0, 2]), 3, weights):
-        np.testing.assert_allclose(gain, 100)
-        np.testing.assert_allclose(halves, [[0.5], [10.5]])

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from scipy.stats import binomtest
 from threadpoolctl import threadpool_limits
 
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.sketches import CountSketch, LeverageSampling, RandomProjection, TruncatedSVDSketch, make_sketch
+from streamkm.sketches import LeverageSampling, TruncatedSVDSketch, make_sketch
 from streamkm.sketches.sizing import FORMULAS, kernel_columns, nystroem_columns, sizing
 from streamkm.sketches.subspace import Subspace, fit_rows, subspace_fit
 from tests import naive
@@ -88,6 +87,7 @@ def test_costs_of_all_partitions_are_kept(sketch, n_clusters, eps):
     assert interval(max(failed.values()))[1] < DELTA, failed
 
 
+@pytest.mark.slow
 def test_a_quarter_of_the_components_is_not_enough():
     # so that the test above can fail
     m = size("gaussian", n_clusters=3, eps=0.4) // 4
@@ -106,6 +106,7 @@ def test_singular_vectors_keep_all_costs_but_for_a_constant(n_clusters, eps):
         assert (np.abs(got + constant - wanted) <= eps * wanted + 1e-9 * (X**2).sum()).all(), name
 
 
+@pytest.mark.slow
 @cases("n_clusters, eps", [(3, 0.6)])
 def test_the_best_partition_by_leverage_costs_at_most_three_plus_eps(n_clusters, eps):
     m = size("leverage", n_clusters=n_clusters, eps=eps, delta=DELTA, n_features=N_FEATURES)
@@ -122,37 +123,6 @@ def test_the_best_partition_by_leverage_costs_at_most_three_plus_eps(n_clusters,
 
 
 N_WIDE, N_WIDE_SEEDS = 10**6, 400
-
-
-def rows_of_own_features(k, eps):
-    """Rows (k + 1, 10^6) of ones in fewer than 1 / eps features each, none in two rows: CSR."""
-    n_own = math.ceil(1 / eps) - 1
-    features = np.random.default_rng(0).choice(N_WIDE, (k + 1) * n_own, replace=False)
-    starts = np.arange(0, len(features) + 1, n_own)
-    return sp.csr_array((np.ones(len(features)), features, starts), shape=(k + 1, N_WIDE))
-
-
-def share_of_failures(sketch, X, eps, n_seeds=N_WIDE_SEEDS):
-    """How often the cost of some two of the rows, a partition into k clusters, changes by more than eps."""
-    n_failed, pairs = 0, np.triu_indices(X.shape[0], 1)
-    own = X[:, X.indices].toarray()
-    wanted = naive.d2_matrix(own, own)[pairs]
-    for seed in range(n_seeds):
-        Y = sp.csr_array(sketch(seed).apply(X)).astype(np.float64)
-        products = (Y @ Y.T).toarray()
-        got = (np.diag(products)[:, None] + np.diag(products) - 2 * products)[pairs]
-        n_failed += (np.abs(got / wanted - 1) > eps * (1 + 1e-6)).any()
-    return n_failed / n_seeds
-
-
-@cases("k, eps", [(3, 0.3), (10, 0.15)])
-def test_rows_of_own_features_are_kept(k, eps):
-    X, known = rows_of_own_features(k, eps), {"n_clusters": k, "eps": eps, "delta": DELTA}
-    bound = sizing("countsketch", **known)
-    enough = share_of_failures(lambda seed: CountSketch(bound.n_components, seed), X, eps)
-    assert interval(enough, N_WIDE_SEEDS)[1] < DELTA
-    fewer = share_of_failures(lambda seed: RandomProjection(size("signs", **known), seed), X, eps, n_seeds=50)
-    assert interval(fewer, 50)[1] < DELTA
 
 
 @cases(

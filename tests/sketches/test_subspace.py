@@ -123,6 +123,7 @@ def test_one_round_is_the_two_pass_range_finder():
     assert subspace_angles(got.vectors, vectors[:3].T).max() < 1e-6
 
 
+@pytest.mark.slow
 def test_one_pass_comes_near_the_best_directions(small_topics):
     X = small_topics.X.astype(np.float64)
     best = (randomized_svd(X, 20, n_iter=12, random_state=0)[1] ** 2).sum()
