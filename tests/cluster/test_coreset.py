@@ -9,7 +9,6 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.datasets import make_blobs
 
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling import sensitivity as importance
@@ -82,7 +81,7 @@ def test_balance_keeps_the_sum_and_the_number_and_ends_at_the_bounds(seed, n, eq
 def test_balance_keeps_every_expectation():
     weights = np.array([1.0, 2, 0.5, 3, 1, 1, 0.2])
     probabilities = np.array([0.2, 0.5, 0.9, 0.4, 0.05, 1.0, 0.3])
-    runs = 20_000
+    runs = 4_000
     outs = np.array([drawn_weights(weights, probabilities, seed)[0] for seed in range(runs)])
     errors = outs.std(axis=0) / np.sqrt(runs)
     assert (np.abs(outs.mean(axis=0) - weights) <= 4 * errors + 1e-9).all()
@@ -117,19 +116,6 @@ def test_sensitivity_is_its_formula(sparse):
         cost = sum(weights[j] * d2[j] for j in same)
         bound = factor * d2[i] / mean_cost + 2 * factor * cost / (size * mean_cost) + 4 * weights.sum() / size
         np.testing.assert_allclose(got[i], weights[i] * bound / weights.sum(), rtol=1e-6)
-
-
-def test_rough_clusters_find_every_far_group():
-    X, y = make_blobs(2000, 4, centers=20, cluster_std=0.01, random_state=0)
-    labels, d2 = importance.rough_clusters(X, np.ones(2000), 60, lambda round_: rng(round_).random(2000))
-    assert d2.max() < 1
-    assert all(len(np.unique(y[labels == label])) == 1 for label in np.unique(labels))
-
-
-@cases("method", METHODS)
-def test_rows_that_are_all_alike(method):
-    coreset = coreset_of(CoresetRule(50, 3, 0, method), np.ones((300, 2)))
-    np.testing.assert_allclose(coreset.weights.sum(), 300)
 
 
 # ---- weights, and objectives without bias
@@ -170,7 +156,7 @@ def test_the_objective_of_any_centers_is_unbiased(method, weighted):
     """Within four standard errors."""
     X = rows(600)
     weights = rng(9).exponential(1, 600) if weighted else np.ones(600)
-    runs = 150
+    runs = 60
     many_centers = (X[:4].astype(float), np.array([[0.0, 0, 0]]), np.array([[50.0, 0, 0], [4.0, 4, 4]]))
     objectives = []
     for seed in range(runs):
@@ -215,14 +201,6 @@ def test_weights_decay_by_half(method, first):
     assert (coreset.places - first >= 200).sum() > (coreset.places - first < 200).sum()
 
 
-@cases("method", METHODS)
-def test_a_half_life_of_one_row_keeps_the_newest(method):
-    coreset = coreset_of(CoresetRule(50, 4, 0, method, half_life=1.0), rows(4000), 3)
-    np.testing.assert_allclose(coreset.weights.sum(), 2.0)
-    assert {3999, 3998, 3997} <= set(coreset.places.tolist())
-    assert coreset.weights[coreset.places == 3999] == pytest.approx(1.0)
-
-
 # ---- what they are worth
 
 
@@ -231,14 +209,6 @@ def excess(method, X, k, size, best):
     found, counts = cluster_coreset(coreset, settings_of(k, n_init=3), 2)
     np.testing.assert_allclose(counts.sum(), len(X))
     return naive.nearest(X, found.centers)[1].sum() / best
-
-
-@cases("method", METHODS)
-def test_clusters_of_a_coreset_are_those_of_everything(method):
-    """Centers of s rows cost k / s of the objective, twice that with the labels' noise: 2 percent here."""
-    X, y = make_blobs(8000, 5, centers=8, random_state=1)
-    X = X.astype(np.float32)
-    assert excess(method, X, 8, 800, naive.within(X, y)) <= 1.02
 
 
 def far_groups():

@@ -133,9 +133,7 @@ def test_seeding_draws_no_row_without_weight():
 
 
 @cases("sparse", [False, True])
-@cases("dtype", FLOATS)
-@cases("weighted", [False, True])
-@cases("n_blocks", [0, 1, 7])
+@cases("dtype, weighted, n_blocks", [(np.float32, True, 0), (np.float64, False, 1), (np.float64, True, 7)])
 def test_lloyd_is_the_naive_twin(executor, sparse, dtype, weighted, n_blocks):
     X = rng().normal(size=(300, 4)).astype(dtype)
     weights = rng(1).random(300) if weighted else None
@@ -155,6 +153,7 @@ def test_lloyd_is_the_naive_twin(executor, sparse, dtype, weighted, n_blocks):
     np.testing.assert_array_equal(start, X[:7])
 
 
+@pytest.mark.slow
 def test_lloyd_history_never_rises_and_tol_stops_it(executor):
     X, _ = blobs(n=2000, k=30, cluster_std=4.0)
     blocks, start = in_blocks(executor, X), X[:30]
@@ -222,9 +221,11 @@ def planted(dtype, sparse):
     return stored(X, sparse), bad.astype(np.float64)
 
 
-@cases("n_rows", [0, 1, 700, 9_000])  # in batches of 4,096
-@cases("weighted", [False, True])
-@cases("dtype, table_dtype", [("u1", "f4"), ("f4", "f4"), ("f4", "f8"), ("f8", "f8"), ("f8", "f4")])
+@cases(
+    "n_rows, weighted, dtype, table_dtype",  # in batches of 4,096
+    [(0, True, "f4", "f4"), (1, False, "f8", "f8"), (700, True, "f8", "f4"), (9_000, False, "u1", "f4"),
+     (9_000, True, "f4", "f8")],
+)  # fmt: skip
 def test_rows_are_assigned_as_by_single_steps(dtype, table_dtype, weighted, n_rows):
     X = (50 + 20 * rng().normal(size=(n_rows, 40))).astype(dtype)
     weights = rng(1).random(n_rows) if weighted else NO_WEIGHTS
@@ -243,8 +244,7 @@ def test_rows_are_assigned_as_by_single_steps(dtype, table_dtype, weighted, n_ro
     assert len(added(None, X, weights, labels, table)[1]) == 0
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("sparse", "dtype"), [(False, np.float32), (True, np.float64)])
 def test_split_merge_mends_a_bad_start(executor, sparse, dtype):
     X, bad = planted(dtype, sparse)
     stuck = lloyd(in_blocks(executor, X), bad, max_iter=100, tol=0)
@@ -255,9 +255,7 @@ def test_split_merge_mends_a_bad_start(executor, sparse, dtype):
     assert naive.within(X, labels) <= naive.within(X, groups) * (1 + 1e-9)
 
 
-@cases("sparse", [False, True])
-@cases("n_clusters", [1, 2, 3, 17])
-@cases("weighted", [False, True])
+@cases("n_clusters, sparse, weighted", [(1, False, True), (2, True, False), (3, True, True), (17, False, False)])
 def test_split_merge_never_worsens(executor, sparse, n_clusters, weighted):
     X = stored(rng().normal(size=(300, 3)), sparse)
     weights = rng(1).random(300) if weighted else None
@@ -293,13 +291,6 @@ def test_starts_that_take_long_are_few(executor, monkeypatch, n_clusters, n_star
     for work in ("START_WORK", "SEARCH_WORK"):
         monkeypatch.setattr(init, work, X.size * n_clusters - 1)
     assert makes_as_many(executor, X, n_clusters, n_starts)
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_few_groups_are_found_by_random_starts_too(executor, sparse):
-    X, y = blobs(n=1000, k=3, d=8, cluster_std=0.05)
-    start = start_centers(executor, one_block(stored(X, sparse)), 3, init="random", n_init=30, streams=streams())
-    assert naive.within(X, naive.nearest(X, start)[0]) <= naive.within(X, y) * (1 + 1e-9)
 
 
 def test_many_narrow_rows_are_searched_by_parts_of_them(executor, monkeypatch):

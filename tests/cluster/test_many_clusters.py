@@ -11,7 +11,7 @@ import pytest
 
 from streamkm import StreamKMeans
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.centers.index import FEWEST_CENTERS, CenterIndex, byte_panels, principal_directions
+from streamkm.cluster.centers.index import FEWEST_CENTERS, CenterIndex, byte_panels
 from streamkm.cluster.centers.nearest import INDEXED_ROWS, NearestCenters
 from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.in_memory import LocalBlocks, cut
@@ -149,6 +149,7 @@ def test_which_rows_have_an_index():
         np.testing.assert_array_equal(table.nearest(rows[some])[1], scores[some])
 
 
+@pytest.mark.slow
 def test_labels_by_an_index_are_nearest_in_truth():
     for name, (X, centers) in cases().items():
         some = np.random.default_rng(0).permutation(len(X))[:60]
@@ -172,18 +173,6 @@ def test_most_centers_are_excluded_where_rows_have_directions():
     found = np.empty(6000, np.int32), *np.empty((2, 6000), np.float32), np.empty(6000, np.bool_)
     left = index.nearest(layout.ready(X), (-1.0, 200 * layout.slope), layout.slack, found)
     assert left.mean() < 0.1
-
-
-def test_an_index_is_orthonormal_whatever_the_centers():
-    rng = np.random.default_rng(0)
-    for columns in (
-        rng.normal(size=(600, 64)),
-        np.zeros((600, 70)),
-        np.ones((600, 100)),
-        1e20 * rng.normal(size=(600, 80)),
-    ):
-        directions = principal_directions(columns.astype(np.float32)).astype(np.float64)
-        np.testing.assert_allclose(directions.T @ directions, np.eye(directions.shape[1]), rtol=0, atol=1e-6)
 
 
 def test_readable_forms_of_the_sieve():
@@ -222,6 +211,7 @@ def test_readable_forms_of_products_of_pairs():
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_products_of_bytes_are_bounds():
     """Never above the product of what was rounded less that of the lengths, for numbers of any size; mostly near it."""
     rng = np.random.default_rng(0)
@@ -305,6 +295,7 @@ def test_quotas():
     np.testing.assert_array_equal(quotas_of(np.array([1.0, 3.0]), np.array([90, 90]), 42), [11, 31])
 
 
+@pytest.mark.slow
 def test_two_levels_start_near_where_one_does():
     """Half of the rows weigh nothing: none is a center. At least as good as k-means++ that tries one row a step."""
     X = embeddings(12_000)
@@ -349,6 +340,7 @@ def test_threads_and_clusters_give_the_same_bits(fitted, client):
         assert_same_bits(one, other)
 
 
+@pytest.mark.slow
 def test_a_fit_is_as_good_as_one_that_compares_all(fitted):
     """k-means++ on one level, steps and swaps among all centers, on the same rows."""
     X, found = fitted
@@ -400,6 +392,7 @@ def test_steps_find_the_nearest_of_many_centers_by_their_last_labels(whole):
         check(blocks.step(after, labels, "lloyd"), second)
 
 
+@pytest.mark.slow
 def test_fewer_distinct_rows_than_clusters():
     X = np.repeat(embeddings(K - 50), 9, axis=0)
     with pytest.warns(UserWarning, match="distinct"):

@@ -86,6 +86,7 @@ def test_sparse_epochs_are_those_of_a_naive_loop(monkeypatch, weighted, dtype, o
     assert once.inertia == pytest.approx(weights @ naive.nearest(X, start)[1], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_rows_are_drawn_evenly_from_blocks_of_any_size():
     sizes = [1, 3, 7, 20, 50, 1000, 100_000] * 20
     held = [
@@ -100,6 +101,7 @@ def test_rows_are_drawn_evenly_from_blocks_of_any_size():
     assert small == pytest.approx(3000 * 7 / 30, rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_rows", [1, 7, 100, 4096])
 def test_every_row_is_in_one_batch_of_an_epoch(n_rows):
     for epoch in range(3):
@@ -178,6 +180,7 @@ def on_cluster(client):
     return StreamKMeans(K, random_state=0, executor=client, coreset=None, chunk_bytes=1 << 17, progress=False)
 
 
+@pytest.mark.slow
 def test_epochs_take_one_call_of_a_cluster(client, calls):
     X, _ = made(12_000)
     planned = on_cluster(client).plan(X).epochs(settings_of(on_cluster(client), 0), len(X), stored=None, here=False)
@@ -231,31 +234,10 @@ def test_no_epochs_where_clusters_lie_apart(spread, n_groups, settled):
         assert fitted.converged_
 
 
-def test_epochs_end_lower_than_steps_alone():
-    X, _ = made(10_000)
-    wanted = [StreamKMeans(K, random_state=seed, n_init=1, progress=False).fit(X).inertia_ for seed in range(3)]
-    found = [StreamKMeans(K, random_state=seed, progress=False).fit(X).inertia_ for seed in range(3)]
-    assert np.mean(found) < np.mean(wanted)
-
-
-def test_sparse_rows_meet_epochs_where_they_store_enough():
-    rows, _ = made_sparse(8000, 40)
-    options = {"random_state": 0, "progress": False, "n_clusters": K}
-    assert "epochs" in [stage.name for stage in StreamKMeans(**options).fit(rows).stages_]
-    few = sp.csr_array(np.where(np.random.default_rng(0).random(rows.shape) < 0.4, rows.toarray(), 0))
-    assert "epochs" not in [stage.name for stage in StreamKMeans(**options).fit(few).stages_]
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(("max_iter", "ended"), [(100, True), (6, False)])
 def test_a_schedule_that_ends_as_it_should_has_converged(max_iter, ended):
     X, _ = made(20_000)
     fitted = StreamKMeans(520, random_state=0, max_iter=max_iter, tol=1e-9, progress=False).fit(X)
     assert fitted.n_iter_ <= max_iter
     assert fitted.converged_ is ended
-
-
-def test_searches_are_brief_where_epochs_follow_alone():
-    """Rows that no epochs follow on are searched as thoroughly as those of few clusters."""
-    X, _ = made(30 * K)  # too few for epochs
-    best = StreamKMeans(K, random_state=0, progress=False, n_init=8).fit(X).inertia_
-    assert StreamKMeans(K, random_state=0, progress=False).fit(X).inertia_ <= 1.005 * best

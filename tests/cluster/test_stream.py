@@ -9,7 +9,6 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.datasets import make_blobs
 
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.coreset import CoresetRule, default_size
@@ -83,18 +82,6 @@ def test_two_machines_are_one_stream(method, half_life, split):
         assert both.n_rows == 900
 
 
-def test_merging_changes_neither_stream_and_goes_on():
-    X = data(900)
-    first, second = fed(Stream(rule()), X[:410]), fed(Stream(rule(), next_row=410), X[410:700])
-    before = first.coreset(), second.coreset()
-    both = first.merged(second)
-    both.add(X[700:])
-    assert_same(both, fed(Stream(rule()), X))
-    np.testing.assert_array_equal(first.coreset().weights, before[0].weights)
-    np.testing.assert_array_equal(second.coreset().weights, before[1].weights)
-    assert (first.next_row, second.next_row) == (410, 700)
-
-
 def test_streams_that_all_count_from_0_are_merged_too():
     """Statistically one stream: every row counts once, objectives stay unbiased."""
     X = data(900)
@@ -139,24 +126,7 @@ def test_memory_grows_with_the_logarithm_of_the_rows():
         assert stream.next_row == 500 * chunk
 
 
-def test_chunks_are_copied():
-    X = data(100)
-    buffer = X.copy()
-    stream = Stream(rule(200))
-    stream.add(buffer)
-    buffer[:] = 0
-    np.testing.assert_array_equal(stream.coreset().X, X[stream.coreset().places])
-
-
 # ---- centers
-
-
-def test_looking_does_not_change_the_stream():
-    X, watched = data(), Stream(rule(100))
-    for start in range(0, 1000, 190):
-        watched.add(X[start : start + 190])
-        cluster_coreset(watched.coreset(), settings_of(4))
-    assert_same(watched, fed(Stream(rule(100)), X))
 
 
 def test_inertia_and_counts_are_those_of_the_coreset():
@@ -165,16 +135,6 @@ def test_inertia_and_counts_are_those_of_the_coreset():
     labels, d2 = naive.nearest(coreset.X, found.centers)
     np.testing.assert_allclose(found.inertia, coreset.weights @ d2, rtol=1e-5)
     np.testing.assert_allclose(counts, np.bincount(labels, coreset.weights))
-
-
-@pytest.mark.parametrize("kind", ["wide dense", "wide sparse"])
-def test_wide_rows_are_searched_in_a_sketch(kind):
-    X, y = make_blobs(1200, 600, centers=6, cluster_std=2.0, random_state=0)
-    X = X.astype(np.float32)
-    if kind == "wide sparse":
-        X = sp.csr_array(np.pad(np.where(rng(1).random(X.shape) < 0.2, X, 0), ((0, 0), (0, 2400))))
-    found, _ = cluster_coreset(fed(Stream(rule(600, k=6)), X, 100).coreset(), settings_of(6, n_init=2))
-    assert naive.nearest(X, found.centers)[1].sum() <= 1.03 * naive.within(X, y)
 
 
 # ---- sources
