@@ -263,6 +263,7 @@ print(json.dumps("pandas" in sys.modules))
 """
 
 
+@pytest.mark.slow
 def test_a_parquet_table_loads_no_pandas(tmp_path):
     """What pyarrow loads for `pyarrow.array` alone takes some 50 MiB that no plan counts."""
     assert not run_fresh(PARQUET, [str(tmp_path / "x.parquet")])

@@ -118,23 +118,6 @@ def test_a_block_of_another_height():
         labels.blocks[1].compute(scheduler="sync")
 
 
-@cases("kind", MADE)
-def test_labels_of_a_fit_as_one(kind):
-    array = MADE[kind]()
-    model = StreamKMeans(3, random_state=0, executor=1)
-    assert not hasattr(model, "dask_labels_")
-    labels = model.fit(array).dask_labels_
-    assert isinstance(labels, da.Array)
-    np.testing.assert_array_equal(labels.chunks, array.chunks[:1])
-    assert labels.dtype == model.labels_.dtype == np.int32
-    np.testing.assert_array_equal(labels.compute(scheduler="sync"), model.labels_)
-    assert not (labels != model.predict(array)).any().compute(scheduler="sync")
-    if kind in ("dense", "unknown heights"):
-        chosen = array[labels == 1].compute(scheduler="sync")
-        np.testing.assert_array_equal(chosen, dense_matrix()[model.labels_ == 1])
-    assert not hasattr(model.fit(dense_matrix()), "dask_labels_")
-
-
 @pytest.mark.slow
 def test_arrays_of_expressions_give_what_arrays_of_task_graphs_give(tmp_path):
     """Dask's setting array.query-planning chooses, once for each process."""

@@ -49,14 +49,5 @@ def test_rounded_integers_are_told_once(tmp_path, kind: str, dtype: str) -> None
     assert ("x." + kind if kind in ("npy", "parquet", "csv") else kind) in message
 
 
-@pytest.mark.parametrize("kind", ["array", "csv"])
-def test_exact_integers_are_not_told(tmp_path, kind: str) -> None:
-    X = NEAR + 2**53 - 1001
-    assert not told(stored(X, kind, tmp_path))
-    X[17] = -(2**53) - 1
-    assert len(told(stored(X, kind, tmp_path))) == 1
-    assert not told(NEAR * 1e20)  # floats
-
-
 def test_rounded_integers_are_told_of_a_cluster(client) -> None:
     assert len(told(da.from_array(NEAR + 2**60, chunks=(100, 2)), executor=client)) == 1

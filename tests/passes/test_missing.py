@@ -114,15 +114,6 @@ def test_a_fit_of_sparse_rows_is_that_of_imputed_ones(tmp_path, kind, steps):
     np.testing.assert_allclose(model.missing_.share, np.isnan(X.data).sum() / np.prod(X.shape))
 
 
-@pytest.mark.filterwarnings("ignore:feature x38 has no value in any row")
-def test_sparse_chunks_may_be_narrower_than_others():
-    X = holed_sparse()
-    parts = [sp.csr_array(X[:500, :39]), X[500:]]
-    model = StreamKMeans(3, **FILLED).fit(parts)
-    assert_same_bits(model, StreamKMeans(3, **FILLED).fit([X[:500], X[500:]]))
-    np.testing.assert_array_equal(model.predict(parts), model.labels_)
-
-
 def test_filling_comes_before_the_other_steps():
     X = holed()
     model = StreamKMeans(3, preprocess=["standardize"], **FILLED).fit(X)
@@ -144,16 +135,6 @@ def test_rows_with_nan_or_infinity_are_left_out():
     np.testing.assert_array_equal(model.predict(X), model.labels_)
     sparse = sp.csr_array([[0.0, np.nan], [1.0, 2.0], [3.0, 0.0], [0.0, 1.0]])
     assert StreamKMeans(2, invalid="skip", **COMMON).fit(sparse).labels_[0] == -1
-
-
-@pytest.mark.parametrize("step", ["standardize", "robust"])
-def test_rows_with_nan_take_no_part_in_steps(step):
-    X = holed()
-    model = StreamKMeans(3, invalid="skip", preprocess=[step], **COMMON).fit(X)
-    rest = StreamKMeans(3, preprocess=[step], **COMMON).fit(X[~np.isnan(X).any(axis=1)])
-    for name in ("shift", "factor"):
-        found, wanted = (getattr(each.preparation_.found[0], name) for each in (model, rest))
-        np.testing.assert_allclose(found, wanted, rtol=1e-9)
 
 
 def test_nan_is_refused_by_default_and_infinity_is_not_filled():
@@ -227,6 +208,7 @@ def test_saved_models_fill_as_fitted_ones(tmp_path):
         Preparation.restored(["standardize", "fill", "unit"], arrays, 5)
 
 
+@pytest.mark.slow
 def test_streams_go_on_with_the_means_of_the_fit():
     X = holed()
     stream = StreamKMeans(3, **FILLED).fit(X).incremental()
@@ -238,22 +220,6 @@ def test_streams_go_on_with_the_means_of_the_fit():
     filled = StreamKMeans(3, **FILLED).fit(X).incremental().partial_fit(np.where(np.isnan(X), means, X)[:500])
     np.testing.assert_array_equal(stream.cluster_centers_, filled.cluster_centers_)
     np.testing.assert_array_equal(stream.predict(np.ma.masked_invalid(X)), stream.predict(X))
-
-
-def test_streams_leave_rows_with_nan_out(tmp_path):
-    X = holed()
-    some = np.isnan(X).any(axis=1)
-    stream = IncrementalKMeans(3, invalid="skip", random_state=0)
-    for part in np.split(X, [700, 1_900]):
-        stream.partial_fit(part)
-        np.testing.assert_array_equal(stream.labels_ < 0, np.isnan(part).any(axis=1))
-    assert stream.n_samples_seen_ == (~some).sum()
-    stream.save(tmp_path / "stream.npz")
-    loaded = IncrementalKMeans.load(tmp_path / "stream.npz")
-    np.testing.assert_array_equal(loaded.partial_fit(X).labels_, stream.partial_fit(X).labels_)
-    row = int(np.flatnonzero(~some)[2])
-    X[row, 1] = -np.inf
-    assert stream.partial_fit(X).labels_[row] == -1
 
 
 def test_streams_have_no_means_of_their_own():

@@ -14,10 +14,8 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.estimators.labelling import Labelling
 from streamkm.sources.chunks import Access, ChunkRuns
 from streamkm.sources.row_source import Rows, RowSource
-from tests import naive
 from tests.tables import cases
 
 
@@ -155,28 +153,6 @@ def test_a_stream_is_walked_twice(sparse, refine):
     np.testing.assert_array_equal(fitted.predict(StreamedSource(source.X, 7)), fitted.labels_)
 
 
-def test_a_stream_is_not_walked_ahead_of_the_work():
-    """One thread: a piece or two wait, never the whole stream."""
-    X, _ = groups(n=1000)
-    pieces, finished = [], []
-
-    class Watched(StreamedSource):
-        def stream(self, target_bytes):
-            for rows in super().stream(target_bytes):
-                pieces.append(1)
-                yield rows
-
-    fitted = kmeans(executor=1).fit(X)
-    for _ in Labelling(fitted, Watched(X)).values("predict", _first_column):
-        finished.append(1)
-        assert len(pieces) <= len(finished) + 4
-    assert len(finished) == 100
-
-
-def _first_column(X, table):
-    return X[:, 0]
-
-
 # ---- sources that change between passes
 
 CHANGES = {
@@ -230,19 +206,6 @@ def test_a_callable_that_gives_other_chunks_is_an_error(n_later, weighted):
     weights = np.arange(len(X)) + 1.0 if weighted else None
     with pytest.raises(InvalidInputError, match=r"other rows|no rows in this pass"):
         kmeans().fit(chunks, sample_weight=weights)
-
-
-def test_an_iterator_is_refused_before_it_is_read_where_one_pass_is_not_enough():
-    drawn = []
-
-    def chunks():
-        for i in range(3):
-            drawn.append(i)
-            yield np.ones((4, 2))
-
-    with pytest.raises(InvalidInputError, match="only once"):
-        kmeans(refine=1).fit(chunks())
-    assert len(drawn) <= 1  # a look at its kind
 
 
 @cases("sparse, weighted", [(False, False), (True, True)])
@@ -346,25 +309,7 @@ def test_skipped_rows_change_nothing_for_the_others(sparse, weighted, n_componen
 # ---- weights
 
 
-def test_weights_go_with_their_rows():
-    X, _ = groups()
-    weights = np.random.default_rng(0).random(len(X))
-    for source in (StreamedSource(X), CountingSource(X)):
-        fitted = kmeans().fit(source, sample_weight=weights)
-        sums, counts = naive.sums_and_counts(X, fitted.labels_, 3, weights)
-        np.testing.assert_allclose(fitted.counts_, counts, rtol=1e-12)
-        np.testing.assert_allclose(fitted.cluster_means_, sums / counts[:, None], rtol=1e-12)
-
-
 # ---- sizes that turn out otherwise
-
-
-@cases("estimated", [1, 10**4, 10**8])
-def test_a_wrong_estimate_of_the_rows_does_no_harm(estimated):
-    """Text tells its rows from a look at a few places; rows may be far fewer or more than that."""
-    X, y = groups(n=300)
-    fitted = kmeans().fit(CountingSource(X, estimated=estimated))
-    assert fitted.inertia_ <= naive.within(X, y) * (1 + 1e-9)
 
 
 def test_sparse_chunks_as_wide_as_their_largest_index():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 
 import anndata
 import dask.array as da
@@ -24,7 +23,6 @@ from streamkm.preparation import Preparation, check_steps
 from streamkm.preparation.moments import MomentsFit, quartile_scaling
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.prepared import PreparedRows
-from tests.dask_processes import assert_same_bits
 from tests.sources.counting import CountingArray
 
 COMMON = {"random_state": 0, "chunk_bytes": 20_000, "progress": False}
@@ -85,25 +83,6 @@ def test_rows_are_what_scikit_learn_makes_of_them(steps):
         np.testing.assert_allclose(got, wanted, rtol=exact, atol=exact)
 
 
-def test_a_fit_is_that_of_scaled_rows(tmp_path):
-    X, kind = groups(kind=np.float32), np.float32
-    np.save(tmp_path / "x.npy", X)
-    scaled = StandardScaler().fit_transform(X.astype(np.float64)).astype(kind)
-    wanted = StreamKMeans(4, **COMMON).fit(scaled)
-    got = StreamKMeans(4, preprocess=["standardize"], **COMMON).fit(tmp_path / "x.npy")
-    np.testing.assert_array_equal(got.labels_, wanted.labels_)
-    assert got.inertia_ == pytest.approx(wanted.inertia_, rel=1e-6)
-    np.testing.assert_allclose(got.cluster_centers_, wanted.cluster_centers_, atol=1e-5)
-    assert got.score(X) == pytest.approx(-got.inertia_, rel=1e-9)
-    np.testing.assert_array_equal(got.predict(X), got.labels_)
-    np.testing.assert_allclose(got.transform(X), wanted.transform(scaled), rtol=1e-4, atol=1e-4)
-    got.save(tmp_path / "model.npz")
-    loaded = StreamKMeans.load(tmp_path / "model.npz")
-    np.testing.assert_array_equal(loaded.predict(X), got.labels_)
-    assert loaded.get_params()["preprocess"] == ["standardize"]
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(got)).predict(X), got.labels_)
-
-
 def test_centers_come_back_in_original_units():
     X = groups()
     scaler = StandardScaler().fit(X)
@@ -159,15 +138,7 @@ def test_every_step_is_one_pass_that_the_plan_has_counted():
         assert ("the first for" in dict(plan.lines())["passes"]) == bool(first)
 
 
-def test_the_same_bits_for_any_workers_and_on_a_cluster(client):
-    for X, steps in ((groups(1_500), ["standardize"]), (counts(1_000), ["robust", "unit"])):
-        options = {"preprocess": steps, "n_init": 2, "max_iter": 6, **COMMON}
-        wanted = StreamKMeans(4, executor=1, **options).fit(X)
-        for executor in (3, client):
-            got = StreamKMeans(4, executor=executor, **options).fit(X)
-            assert_same_bits(got, wanted)
-
-
+@pytest.mark.slow
 def test_threads_take_pieces_of_a_row_group_in_turn(tmp_path, monkeypatch):
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     X = groups(720_000, np.float32)
@@ -313,18 +284,6 @@ class TestKindsOfRows:
             np.testing.assert_array_equal(np.asarray(kmeans.predict(made(X, tmp_path))), kmeans.labels_)
             assert kmeans.score(made(X, tmp_path)) == pytest.approx(-kmeans.inertia_, rel=1e-9)
 
-    def test_a_stream_goes_on_with_the_other_kind(self, tmp_path):
-        X, steps = with_zeros(np.float64), ["robust"]
-        for fitted_on, other in ((as_array, as_csr), (as_csr, as_array)):
-            fitted = StreamKMeans(6, preprocess=steps, **COMMON).fit(fitted_on(X, tmp_path))
-            same, mixed = fitted.incremental(), fitted.incremental()
-            same.partial_fit(fitted_on(X, tmp_path))
-            mixed.partial_fit(other(X, tmp_path))
-            np.testing.assert_array_equal(mixed.labels_, same.labels_)
-            assert mixed.inertia_ == pytest.approx(same.inertia_, rel=1e-9)
-        with pytest.raises(InvalidInputError, match="sparse rows in a stream of dense ones"):
-            mixed.partial_fit(as_csr(X, tmp_path))
-
     def test_rows_that_become_dense_are_cut_to_the_chunks_that_were_planned(self, tmp_path):
         X = np.zeros((4_000, 300), np.float32)
         X[np.arange(4_000), np.arange(4_000) % 300] = 1 + np.arange(4_000) % 7
@@ -346,18 +305,6 @@ class TestKindsOfRows:
         X[:170] = np.nan
         got = kmeans.predict(as_sparse_dask(X, tmp_path)).compute()
         np.testing.assert_array_equal(got, np.where(np.arange(700) < 170, -1, kmeans.labels_))
-
-    def test_other_widths_are_refused_before_a_kernel_reads(self, tmp_path):
-        X = with_zeros(np.float64)
-        for fitted_on in (as_array, as_csr):
-            kmeans = StreamKMeans(6, preprocess=["standardize"], **COMMON).fit(fitted_on(X, tmp_path))
-            for width in (8, 10):
-                np.save(tmp_path / "other.npy", np.ones((50, width)))
-                with pytest.raises(InvalidInputError, match=f"rows have {width} features; the .* on 9"):
-                    kmeans.predict(tmp_path / "other.npy")
-            dump_svmlight_file(np.ones((50, 10)), np.zeros(50), str(tmp_path / "wide.svm"))
-            with pytest.raises(InvalidInputError, match=r"rows have 10 features; .* on 9"):
-                kmeans.predict(str(tmp_path / "wide.svm"))
 
 
 class TestSums:

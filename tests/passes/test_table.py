@@ -9,7 +9,6 @@ from sklearn.metrics import adjusted_rand_score
 
 from streamkm import IncrementalKMeans, StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.passes.prepare import table_columns
 from streamkm.preparation.scaling import FATES
 
 N = 6000
@@ -121,12 +120,6 @@ def test_any_executor_has_the_same_bits_and_missing_values_are_filled_first(mode
     frame = baskets()
     frame.loc[::50, "spend"] = np.nan
     assert adjusted_rand_score(KINDS, fitted(frame, invalid="mean").labels_) > 0.85
-
-
-def test_a_column_that_hardly_varies_is_left_out():
-    X = np.zeros((2000, 1))
-    X[7] = 5.0
-    assert table_columns(X, np.arange(2000), ["x"]).fate == 3
 
 
 def test_refusals():

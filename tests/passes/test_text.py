@@ -152,18 +152,6 @@ def test_seeds_are_hashes_of_their_own():
         FeatureHashing(input="tokens", seed=1).apply([["a"], [3]])
 
 
-def test_variance_over_seeds_is_that_of_theory():
-    """Senuma's theorem is over hashes: the mean squared length is kept, with the variance of m components."""
-    words, m = [f"word{i}" for i in range(12)], 16
-    lengths = [
-        (FeatureHashing(n_features=m, input="tokens", norm=None, seed=seed).apply([words]).data ** 2).sum()
-        for seed in range(1, 601)
-    ]
-    wanted = 2 * (12**2 - 12) / m
-    assert np.mean(lengths) == pytest.approx(12, abs=4 * np.sqrt(wanted / 600))
-    assert np.var(lengths) == pytest.approx(wanted, rel=0.35)
-
-
 # what UTF-8 holds; by the name of the codec, that takes a second and a half
 ANY = st.characters(exclude_categories=["Cs"])
 
@@ -385,16 +373,6 @@ def test_what_is_no_bag():
 # ---- clustering
 
 
-def test_sublinear_counts_by_one_word():
-    documents = topic_texts(80)[0]
-    source = open_documents(documents, sublinear_tf=True)
-    base = open_documents(documents, hashing=FeatureHashing(norm=None), tfidf=False)
-    wanted = TfIdfRows(base, fit_idf(base, sublinear_tf=True))
-    np.testing.assert_array_equal(rows_of(source, 2_000).data, rows_of(wanted, 2_000).data)
-    with pytest.raises(InvalidParameterError, match="sublinear_tf needs tfidf=True"):
-        open_documents(documents, tfidf=False, sublinear_tf=True)
-
-
 N_FEATURES = 1 << 20  # of hashed words
 
 
@@ -436,23 +414,6 @@ def test_documents_take_the_memory_of_their_words(tmp_path):
     taken, planned = run_compiled(program)
     assert taken < 100 << 20
     assert taken < planned < 3 * 40 * 8 * N_FEATURES
-
-
-@pytest.mark.parametrize("options", [{"metric": "cosine"}, {"preprocess": ["standardize"]}])
-def test_clusters_of_documents_are_those_of_their_words(options):
-    X = short_texts(3000)
-    occurring = np.unique(X.indices)
-    given = {"tol": 0, "random_state": 0, "progress": False, **options}
-    fitted = StreamKMeans(8, **given).fit(X)
-    labels, centers = fitted.labels_, fitted.cluster_centers_
-    assert centers.shape == (len(fitted.counts_), N_FEATURES)
-    assert not np.delete(centers, occurring, axis=1).any()
-    np.testing.assert_array_equal(fitted.predict(X), labels)
-    X = fitted.preparation_.apply(X) if "preprocess" in options else X
-    away = X.astype(np.float64)[:, occurring].toarray() - centers[:, occurring].astype(np.float64)[labels]
-    assert fitted.inertia_ == pytest.approx(np.square(away).sum(), rel=1e-6)
-    means = [X[np.flatnonzero(labels == each)].mean(axis=0) for each in range(len(centers))]
-    np.testing.assert_allclose(fitted.cluster_means_, np.array(means), atol=1e-6)
 
 
 @pytest.fixture(scope="module")

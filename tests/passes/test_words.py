@@ -65,14 +65,6 @@ def test_words_are_found_at_their_features(hashing, rows, words):
     assert table.name(next(j for j in range(1 << 16) if j not in stored)) is None
 
 
-def test_a_feature_has_the_name_of_its_most_frequent_word():
-    hashing = FeatureHashing(n_features=2)
-    groups = {j: [w for w in "abcdefghijklmnop" if hashing.features_of([w]) == j] for j in (0, 1)}
-    counts = dict(zip(groups[0], (5, 10, 1), strict=False)) | dict(zip(groups[1], (4, 4, 4), strict=False))
-    table = WordTable.of(counts, hashing)
-    assert (len(table), table.name(0), table.name(1)) == (2, groups[0][1], groups[1][0])
-
-
 def test_words_of_some_documents_are_looked_at(tmp_path, monkeypatch):
     monkeypatch.setattr(looking, "PIECE_BYTES", 800)
     text = "\n".join(sorted(documents(1200), key=lambda each: [each.split()[0] in words for words in TOPICS.values()]))
