@@ -14,6 +14,7 @@ from streamkm import StreamKMeans
 from streamkm.engine import open_executor
 from streamkm.sources import open_source, row_graphs
 from tests.dask_processes import assert_same_bits, watched
+from tests.tables import slow_but
 
 KMEANS = {"n_clusters": 3, "random_state": 0, "max_iter": 2, "progress": False}
 
@@ -115,7 +116,7 @@ def test_blocks_that_overlap_and_persisted_ones(client):
 
 
 @pytest.mark.skipif(Version(dask.__version__) < Version("2026.1"), reason="Dask compares frames before it joins files")
-@pytest.mark.parametrize("choose", ["columns", "projection", "drop"])
+@pytest.mark.parametrize("choose", slow_but(["projection"], ["columns", "projection", "drop"]))
 def test_labels_fit_frames_of_chosen_columns_of_small_files(tmp_path, choose):
     """Dask reads the files of such frames together, two by two, but the frame says that there are four partitions."""
     pd, frames = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")

@@ -17,7 +17,7 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.engine import Listener, dask_workers, open_executor
 from streamkm.engine.dask import DaskCluster
 from streamkm.engine.dask_calls import Held, decoded, encode, future_of, work_on_shard
-from streamkm.engine.dask_workers import SHARD_ROWS, SHARDS, count_shards
+from streamkm.engine.dask_workers import SHARDS
 from streamkm.engine.reduction import (
     ARITY,
     RUN_LENGTH,
@@ -45,14 +45,6 @@ def append(state, item):
     return f"{state or ''}{item},", item
 
 
-def states_of_shards(n_runs, n_threads, n_rows=0):
-    """The shards of a pass over so many runs that workers read: levels of the states that leave each."""
-    stops = [0]
-    while stops[-1] < n_runs:
-        stops.append(shard_stop(stops[-1], n_runs, count_shards(n_threads, n_rows, n_runs)))
-    return [subtree_levels(first, stop) for first, stop in itertools.pairwise(stops)]
-
-
 @given(n_runs=st.integers(1, 3_000), n_shards=st.integers(1, 400))
 def test_shards_are_about_equal_and_cut_between_subtrees(n_runs, n_shards):
     stops = [0]
@@ -65,24 +57,6 @@ def test_shards_are_about_equal_and_cut_between_subtrees(n_runs, n_shards):
     assert lengths.max() <= -(-n_runs // n_shards) * (1 + 1 / UNITS) + 1
     if n_runs >= UNITS * ARITY * n_shards:
         assert all(stop % ARITY == 0 for stop in stops[:-1])
-
-
-@given(n_runs=st.integers(100, 3_000), n_threads=st.integers(1, 20), n_rows=st.integers(1, 100 * SHARD_ROWS))
-def test_labels_of_a_shard_are_bounded(n_runs, n_threads, n_rows):
-    """But by one run; few rows and many chunks make as few shards as before."""
-    n_shards = count_shards(n_threads, n_rows)
-    shards = states_of_shards(n_runs, n_threads, n_rows)
-    most = max(sum(ARITY**level for level in levels) for levels in shards)
-    assert 4 * n_rows * (most - 1) / n_runs <= (1 + 1 / UNITS) * (64 << 20)
-    assert len(shards) <= n_shards
-    if n_rows <= 12 * SHARD_ROWS:
-        assert n_shards == count_shards(n_threads)
-
-
-def test_workers_are_planned_for_the_calls_of_a_pass():
-    for n_runs, n_threads, n_rows in itertools.product((1, 100, 20_001, 300_000), (1, 8, 300), (0, 10**11)):
-        n_calls = len(states_of_shards(n_runs, n_threads, n_rows))
-        assert n_calls == min(n_runs, count_shards(n_threads, n_rows, n_runs))
 
 
 def test_shards_of_many_rows_take_more_calls(client, path, monkeypatch):

@@ -98,6 +98,7 @@ def test_predictions(busy, X, wanted):
         assert_same_bits(in_task(busy, lambda array: clone(KMEANS).fit(array), made), fitted)
 
 
+@pytest.mark.slow
 def test_wrappers_of_dask_ml(busy, X, wanted):
     wrappers = pytest.importorskip("dask_ml.wrappers")
     array = da.from_array(X, chunks=(150, 4))
@@ -117,7 +118,7 @@ def test_wrappers_of_dask_ml(busy, X, wanted):
     np.testing.assert_array_equal(labels, alone.predict(X))
 
 
-@pytest.mark.parametrize("package", ["dask_ml", "sklearn"])
+@pytest.mark.parametrize("package", [pytest.param("dask_ml", marks=pytest.mark.slow), "sklearn"])
 def test_grid_searches(busy, X, package):
     search = pytest.importorskip(f"{package}.model_selection").GridSearchCV
     wanted = GridSearchCV(clone(KMEANS).set_params(executor=1), GRID, cv=2).fit(X)

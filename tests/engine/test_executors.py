@@ -117,6 +117,7 @@ def test_each_takes_as_many_threads_as_there_are_workers_the_callers_too(n_threa
         busy.set()
 
 
+@pytest.mark.slow
 def test_workers_hold_the_same_share_however_fast_they_are(client, tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3_900, 2)))
     source = open_source(tmp_path / "x.npy")
@@ -179,6 +180,7 @@ def test_runs_are_short_and_equal(n_runs):
     assert list(runs.runs_of(iter("abc"), [2, 3])) == [["a", "b"], ["c"]]
 
 
+@pytest.mark.slow
 def test_few_states_are_alive():
     """1,000 states of k centers by d features would fill any memory."""
     n_threads, alive, lock, seen = 4, weakref.WeakSet(), threading.Lock(), []
@@ -231,6 +233,7 @@ def held_bytes(dask_scheduler):
     return sum(task.nbytes for task in dask_scheduler.tasks.values() if task.state == "memory")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [False, True], ids=["items", "chunks that share storage"])
 def test_few_large_results_are_on_workers(client, monkeypatch, chunks):
     """However slowly they are taken; where neighbours go to one worker, too."""

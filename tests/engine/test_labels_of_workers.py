@@ -20,9 +20,9 @@ from streamkm.core.exceptions import ClusterError, OutputError, SourceNotFoundEr
 from streamkm.core.progress import Progress
 from streamkm.engine import open_executor
 from streamkm.engine.dask import DaskCluster
-from streamkm.passes.labels import check_directory, count_skipped, open_labels
+from streamkm.passes.labels import check_directory, open_labels
 from tests.dask_processes import N_WORKERS, Relay, assert_same_bits
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 N_ROWS, D = 200_000, 4
 SKIPPED = [0, 7, 60_000, N_ROWS - 1]
@@ -100,7 +100,10 @@ def assert_same(got, expected):
     assert {each.name for each in got.parent.iterdir()} == {got.name}  # nothing lies beside
 
 
-@pytest.mark.parametrize(("kind", "suffix"), [*(("numbers", suffix) for suffix in SUFFIXES), ("ids", ".csv")])
+@pytest.mark.parametrize(
+    ("kind", "suffix"),
+    slow_but([("numbers", ".zarr"), ("ids", ".csv")], [*(("numbers", suffix) for suffix in SUFFIXES), ("ids", ".csv")]),
+)
 def test_labels_of_workers_are_those_of_threads(counted, sources, files, tmp_path, kind, suffix):
     relay, client = counted
     folder, models = files
@@ -127,24 +130,6 @@ def begun(counted, monkeypatch):
 
     monkeypatch.setattr(Progress, "stage", noting)
     return seen
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_the_client_receives_counts_only_where_workers_of_a_fit_write_labels(
-    counted, begun, path, files, wanted, tmp_path, suffix
-):
-    """From the pass on that labels rows; sampled rows come before."""
-    relay, client = counted
-    place = tmp_path / f"labels{suffix}"
-    model = fit_on(client, path, labels_to=place)
-    if suffix == ".zarr":
-        assert relay.n_received - begun["assign"] < MOST_BYTES
-    assert model.labels_.shape == (N_ROWS,)
-    np.testing.assert_array_equal(model.labels_[:], wanted.labels_)
-    np.testing.assert_array_equal(np.asarray(model.labels_), wanted.labels_)
-    assert count_skipped(model.labels_) == len(SKIPPED)
-    assert_same(place, files[0] / f"numbers{suffix}")
 
 
 def test_a_place_that_workers_do_not_see_is_refused_before_rows_are_read(cluster, path, wanted, tmp_path, monkeypatch):
@@ -219,15 +204,7 @@ def test_blocks_are_those_of_a_dask_array(client, X, known):
     np.testing.assert_array_equal(model.labels_, expected.labels_)
 
 
-def test_rows_of_this_process_and_a_checkpoint_leave_labels_here(client, X, path, wanted, tmp_path):
-    model = fit_on(client, X)
-    assert_same_bits(model, wanted)
-    np.testing.assert_array_equal(client.compute(model.dask_labels_).result(), wanted.labels_)
-    model = fit_on(client, path, checkpoint=tmp_path / "saved")
-    assert "labels_" in vars(model)
-    assert_same_bits(model, wanted)
-
-
+@pytest.mark.slow
 def test_labels_of_a_lost_worker_are_made_again(cluster, path, wanted):
     started, client = cluster
     model = fit_on(client, path)

@@ -25,6 +25,7 @@ from streamkm.planning import request as fit_request
 from streamkm.sketches import CountSketch
 from streamkm.stores.writer import write_store
 from tests.children import reader_of, tree
+from tests.tables import slow_but
 
 KMEANS = StreamKMeans(5, random_state=0, max_iter=5, chunk_bytes=1_500, progress=False)
 
@@ -185,7 +186,9 @@ def wanted(cluster_on):
         return run(cluster_on, patched)[0]
 
 
-@pytest.mark.parametrize("cluster_on", REGIMES)
+@pytest.mark.parametrize(
+    "cluster_on", slow_but(["sample", "all rows", "once", "kernel, all rows", "labels_to"], REGIMES)
+)
 @settings(max_examples=4)
 @given(seed=st.integers(0, 2**32 - 1), fails_at=st.integers(1, 150))
 @example(seed=0, fails_at=10**9)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from streamkm import SketchOptions, StreamKMeans, engine
 from streamkm.core.progress import Stage
-from streamkm.engine.dask_workers import LARGE_BYTES, SHARE, Reading, Turns
-from streamkm.engine.reduction import FEW_RUNS, RUNS, count_runs, run_lengths
+from streamkm.engine.dask_workers import SHARE, Reading, Turns
+from streamkm.engine.reduction import FEW_RUNS, RUNS, run_lengths
 from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import count_pass
@@ -97,18 +97,6 @@ def test_stretches_are_long_enough_and_even(n_chunks, n_units, n_workers, n_runs
         borders = sum(a != b for a, b in pairwise(seen))
         assert borders <= max(n_workers - 1, n_units * n_chunks / SHARE + 1)
         assert longest <= 2 * (SHARE / n_units + 1 + max(lengths))
-
-
-def test_stretches():
-    assert Reading(1000, 1 << 20, 0).stretch(72, 2) == 1  # nothing is shared
-    assert Reading(1000, 1 << 20, 1 << 20).stretch(72, 1) == 1  # one process has all of them
-    assert Reading(1000, LARGE_BYTES, LARGE_BYTES).stretch(1000, 2) >= 24
-    # few large results wait
-    assert Reading(1000, LARGE_BYTES, LARGE_BYTES).stretch(1000, 2, large=True) == 1
-    assert Reading(1000, LARGE_BYTES // 4, LARGE_BYTES // 4).stretch(1000, 2, large=True) in range(4, 9)
-    # they are of whole runs, which alone decide how sums are joined
-    assert Reading(60, 1000, 1000).stretch(count_runs(60, RUNS), 2) == 12
-    assert Reading(2_000, 1000, 1000).stretch(count_runs(2_000, RUNS), 2) == 2
 
 
 def test_a_lost_worker_gets_no_more():

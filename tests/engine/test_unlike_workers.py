@@ -16,7 +16,6 @@ import pytest
 
 import streamkm
 from streamkm import StreamKMeans
-from streamkm.core import environment
 from streamkm.core.exceptions import ClusterError, SourceNotFoundError
 from streamkm.engine import open_executor
 from streamkm.sources import open_source
@@ -86,6 +85,7 @@ def test_rows_are_sent_to_workers_that_were_looked_at_and_a_fit_names_the_other(
     assert_named(client, tmp_path / "x.npy", known, fault)
 
 
+@pytest.mark.slow
 def test_a_worker_that_joins_later_is_looked_at(cluster, add_unlike, tmp_path):
     """While a fit waits for rows, which come slowly."""
     (_, client), (folder, add) = cluster, add_unlike
@@ -121,13 +121,6 @@ def test_a_worker_that_says_nothing_is_not_refused(cluster, tmp_path, caplog, mo
     fit(client, data)
     resumed.join()
     assert f"worker {slow} does not say" in caplog.text
-
-
-def test_the_environment_of_this_process():
-    here = environment()
-    assert here["Python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert np.__version__.startswith(here["NumPy"] + ".")
-    assert here["streamkm"].startswith(streamkm.__version__)
 
 
 def test_a_worker_that_does_not_see_the_file_is_named_before_a_row_is_read(cluster, tmp_path, monkeypatch):

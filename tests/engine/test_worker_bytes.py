@@ -23,7 +23,7 @@ from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import sketch_pass
 from streamkm.sketches import make_sketch
 from streamkm.sources import open_source
-from tests.dask_processes import Cluster, Relay, assert_same_bits, watched
+from tests.dask_processes import Cluster, Relay
 
 K, M, N_CHUNKS, N_WORKERS = 50, 64, 48, 2
 FEW, MANY = 2, 12  # iterations: their difference leaves out the passes
@@ -137,28 +137,6 @@ def test_labels_of_many_clusters_stay_on_the_workers(counted, tmp_path):
     assert counts.n_calls <= n_calls
     assert counts.through <= 2 * N_WORKERS * 8 * k * m + n_calls * CALL_BYTES  # labels: 4 bytes a row, each way
     assert counts.most_calls <= (MOST_LABEL_STEPS + 1) * n_calls
-
-
-@pytest.mark.slow
-def test_bytes_of_a_search_on_rows_drawn_from_all_do_not_depend_on_the_rows(counted, tmp_path):
-    """Distances and what is not drawn stay on the workers, and one of them searches."""
-    relay, client = counted
-    d, received = 16, {}
-    for n_rows in (120_000, 480_000):  # more than are sampled, and than are all searched
-        X = np.random.default_rng(0).standard_t(3, size=(n_rows, d)) + 4 * (np.arange(n_rows) % 20)[:, None]
-        path = tmp_path / f"{n_rows}.npy"
-        np.save(path, X.astype(np.float32))
-        kmeans = StreamKMeans(
-            20, coreset=None, sketch="identity", max_iter=2, tol=0, random_state=0, progress=False,
-            chunk_bytes=4 * d * n_rows // N_CHUNKS,
-        )  # fmt: skip
-        with watched(client) as stages:
-            before = relay.n_received
-            got = kmeans.set_params(executor=client).fit(path)
-            received[n_rows] = relay.n_received - before
-            assert {"draw", "search"} <= stages().keys()
-        assert_same_bits(got, kmeans.set_params(executor=1).fit(path))
-    assert received[480_000] <= 1.25 * received[120_000]
 
 
 N_SMALL, D = 3_000, 16  # chunks of 64 rows, and features, of a first pass

@@ -198,6 +198,7 @@ def kill_who_takes(workers, n_bytes):
     raise TimeoutError(f"no worker took {n_bytes:,} bytes")
 
 
+@pytest.mark.slow
 def test_a_worker_killed_while_it_takes_rows(cluster):
     """The connection that is closed then is the worker's, while the scheduler answers: the rows go to another."""
     started, client = cluster

@@ -20,7 +20,7 @@ import pytest
 import scipy.sparse as sp
 import zarr
 
-from streamkm import StreamKMeans, open_documents
+from streamkm import StreamKMeans
 from streamkm.cluster.model import Model
 from streamkm.core.progress import Stage
 from streamkm.engine import open_executor
@@ -37,6 +37,7 @@ from streamkm.stores.writer import write_store
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
 from tests.fresh import run_compiled, run_fresh
+from tests.tables import slow_but
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 IMPORTED = ("pandas", "scipy.stats")
@@ -140,6 +141,7 @@ def test_text_is_clustered_within_the_limit(text, n_rows, k, limit, space):
     assert_within(got)
 
 
+@pytest.mark.slow
 def test_more_narrow_rows_than_fit_get_a_coreset(disk_path):
     n_rows = 1_200_000
     path = disk_path / "x.npy"
@@ -250,7 +252,12 @@ def values_in_a_line(file, n_values=3_000_000):
 @pytest.mark.parametrize(
     ("write", "options", "limit"),
     [
-        (partial(words_in_a_line, n_words=1_000_000), {"format": "lines", "tfidf": False}, "380 MiB"),
+        pytest.param(
+            partial(words_in_a_line, n_words=1_000_000),
+            {"format": "lines", "tfidf": False},
+            "380 MiB",
+            marks=pytest.mark.slow,
+        ),
         (values_in_a_line, None, "390 MiB"),
     ],
     ids=["lines", "svmlight"],
@@ -278,6 +285,7 @@ def test_a_long_line_is_refused_by_its_place_or_read_within_the_limit(disk_path,
     assert n_refused
 
 
+@pytest.mark.slow
 def test_a_long_line_that_no_probe_sees_is_refused_as_it_is_read(disk_path):
     """A limit that is named is one that will do."""
     path, limit, n_named = disk_path / "x.gz", "430 MiB", 0
@@ -297,33 +305,6 @@ def test_a_long_line_that_no_probe_sees_is_refused_as_it_is_read(disk_path):
         assert said is not None, got
         limit, n_named = f"{said[1].replace(',', '')} MiB", n_named + 1
     assert n_named == 1
-
-
-PREDICT = """
-import json, sys
-from streamkm import StreamKMeans, open_documents
-from streamkm.core.exceptions import MemoryLimitError
-model, path, limit = sys.argv[1:4]
-fitted, said = StreamKMeans.load(model).set_params(memory_limit=limit), ""
-try:
-    fitted.predict(open_documents(path, format="lines", tfidf=False))
-except MemoryLimitError as error:
-    said = str(error)
-status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "said": said}))
-"""
-
-
-def test_a_loaded_model_refuses_a_long_line_as_well(disk_path):
-    few, path, model = disk_path / "few.txt", disk_path / "x.txt", disk_path / "model.npz"
-    few.write_text("w0 x1\nw1 x2\n" * 50)
-    documents = open_documents(few, tfidf=False)
-    StreamKMeans(2, progress=False, random_state=0).fit(documents).save(model)
-    with gzip.open(path, "wt", 1) as file:
-        words_in_a_line(file, 4_500_000)
-    got = run_compiled(PREDICT, [str(model), str(path), f"450 MiB, {HELD_BYTES}"], imported=IMPORTED)
-    assert re.match(rf"{re.escape(str(path))}, line 2,001 \(byte [\d,]+\), of [\d,]+ bytes", got["said"])
-    assert got["peak"] <= 450 << 20
 
 
 CLIENT = (
@@ -381,7 +362,10 @@ def small_h5ad(path, X):
     pytest.importorskip("anndata").AnnData(sp.csr_matrix(X)).write_h5ad(path)
 
 
-@pytest.mark.parametrize(("file", "write"), [("x.npy", np.save), ("x.parquet", small_table), ("x.h5ad", small_h5ad)])
+@pytest.mark.parametrize(
+    ("file", "write"),
+    slow_but([("x.parquet", small_table)], [("x.npy", np.save), ("x.parquet", small_table), ("x.h5ad", small_h5ad)]),
+)
 def test_plans_count_what_a_process_holds_that_reads_rows_of_a_kind(disk_path, file, write):
     """Libraries above all: there are few rows."""
     write(disk_path / file, np.random.default_rng(0).random((500, 4), np.float32))
@@ -565,6 +549,7 @@ print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "limit": fitte
 """
 
 
+@pytest.mark.slow
 def test_predictions_and_tables_of_labels_stay_within_the_limit(disk_path):
     """Of narrow rows, what is found of a chunk takes more than the chunk."""
     n_rows = 2_000_000
@@ -585,6 +570,7 @@ print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "largest": fou
 """
 
 
+@pytest.mark.slow
 def test_clusters_are_compared_within_the_limit(disk_path):
     """Rows take half of the limit's room, so that a part of them goes to the disk before they are compared."""
     rng = np.random.default_rng(0)

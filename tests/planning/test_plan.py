@@ -160,14 +160,6 @@ def test_one_storage_chunk_above_the_limit_is_refused_by_name():
         plan(OneChunk(1_000_000, 1000, dtype=np.float64), memory_limit="1 GiB")
 
 
-def test_sizes_shrink_with_the_limit_before_anything_is_refused():
-    for source in (UnreadSource(10_000_000, 784, dtype=np.uint8), UnreadSource(10_000_000, 50_000, sparse=True)):
-        wide, narrow = plan(source), plan(source, memory_limit="512 MiB")
-        assert narrow.peak_bytes <= narrow.limit_bytes == 512 << 20
-        assert narrow.chunk_bytes < wide.chunk_bytes
-        assert narrow.sample_rows < wide.sample_rows
-
-
 def test_memory_does_not_grow_with_the_rows_where_a_sample_is_clustered():
     few, many = (plan(UnreadSource(n, 1000, dtype=np.uint8)) for n in (1_000_000, 10_000_000))
     assert many.cluster_on == few.cluster_on == "sample"
@@ -200,26 +192,11 @@ def test_no_limit_leaves_a_sample_too_small_to_serve():
     """At the smallest limit, too: all rows are sketched where fewer than 200 sampled rows a cluster have room."""
     found = []
     for wide in (UnreadSource(60_000, 784, dtype=np.uint8), UnreadSource(300_000, 784, dtype=np.uint8)):
-        for limit in range(300, 420, 4):
+        for limit in range(300, 420, 8):
             with suppress(MemoryLimitError):
                 found.append(plan(wide, n_clusters=20, memory_limit=f"{limit} MiB", refine="auto"))
     assert {each.cluster_on for each in found} >= {"blocks", "spilled"}
     assert all(each.cluster_on != "sample" or each.sample_rows >= 200 * 20 for each in found)
-
-
-def test_what_stands_for_the_rows_can_be_asked_for():
-    source = UnreadSource(100_000, 100)
-    for coreset, cluster_on in (
-        ("uniform", "sample"),
-        ("sensitivity", "coreset"),
-        ("lightweight", "coreset"),
-        (None, "blocks"),
-    ):
-        got = plan(source, coreset=coreset)
-        assert got.cluster_on == cluster_on
-    rule = plan(source, coreset="lightweight").coreset_rule(10, 3)
-    assert (rule.method, rule.n_clusters, rule.seed) == ("lightweight", 10, 3)
-    assert plan(source, coreset=None).coreset_rule(10, 3) is None
 
 
 def test_a_plan_depends_on_data_parameters_and_limit_alone(monkeypatch):
@@ -244,8 +221,15 @@ def settled(got):
     return {name: value for name, value in got.to_dict().items() if name not in SAID_OF_THREADS}
 
 
-@cases("limit", ["330 MiB", "600 MiB", "8 GiB"])
-@cases("case", ["rows", "wide", "sparse", "many", "text", "stream", "all", "kernel"])
+@cases(
+    "limit, case",
+    [
+        (limit, case)
+        for i, limit in enumerate(("330 MiB", "600 MiB", "8 GiB"))
+        for j, case in enumerate(("rows", "wide", "sparse", "many", "text", "stream", "all", "kernel"))
+        if (i + j) % 3 != 2
+    ],
+)
 def test_no_number_of_threads_changes_what_is_planned(case, limit, tmp_path):
     """Sizes, cluster_on and space are those of one thread; where the rest have no room, fewer run."""
     source, changed = UnreadSource(40_000_000, 16), {"n_clusters": 20, "refine": "auto"}
@@ -488,13 +472,6 @@ def test_storage_chunks_are_decoded_by_as_many_threads_as_fit():
     assert tight.peak_bytes <= GIB
 
 
-def test_sample_holds_many_rows_of_a_cluster_but_not_all_memory():
-    got = plan(UnreadSource(10_000_000, 100), n_clusters=50)
-    assert got.sample_rows >= 50 * 100
-    wide = plan(UnreadSource(100_000, 100_000), n_clusters=50, sketch=SketchOptions(n_components=16))
-    assert 50 <= wide.sample_rows <= GIB // (100_000 * 4)
-
-
 def test_a_stream_that_cannot_be_replayed_gets_one_pass():
     def once(d=2):
         return open_source(iter([np.zeros((3, d))]))
@@ -526,17 +503,6 @@ def test_a_plan_prints_as_the_command_does(tmp_path):
     kmeans = StreamKMeans(3, random_state=0, progress=False).fit(tmp_path / "x.npy")
     assert str(kmeans.plan_).splitlines() == printed[:-1]
     assert printed[-1].startswith("results")
-
-
-def test_estimator_plans_what_it_does():
-    X = sp.random_array((300, 5000), density=0.01, format="csr", rng=np.random.default_rng(0))
-    estimator = StreamKMeans(3, refine=1, random_state=0)
-    planned = estimator.plan(X)
-    assert json.loads(json.dumps(planned.to_dict()))["passes"] == 3
-    estimator.fit(X)
-    assert {**planned.to_dict(), "limit_bytes": 0} == {**estimator.plan_.to_dict(), "limit_bytes": 0}
-    assert planned.n_components == estimator.n_components_ == estimator.sketch_.n_components
-    assert planned.passes == estimator.n_passes_
 
 
 # ---- limits
@@ -619,15 +585,15 @@ def sparse_rows(n_features):
 NARROW_LABELS = SketchOptions(n_components=64, assign_space="sketch")
 EPOCHS = [
     pytest.param(rows_of_groups(5000), {"n_clusters": 70}, 8, id="dense"),
-    pytest.param(rows_of_groups(12_000, dtype=np.float64), {"n_clusters": 70}, 4, id="many-rows"),
-    pytest.param(rows_of_groups(5000), {"n_clusters": 70, "n_init": 1}, 0, id="one-start"),
+    pytest.param(rows_of_groups(12_000, dtype="f8"), {"n_clusters": 70}, 4, id="many-rows", marks=pytest.mark.slow),
+    pytest.param(rows_of_groups(5000), {"n_clusters": 70, "n_init": 1}, 0, id="one-start", marks=pytest.mark.slow),
     pytest.param(rows_of_groups(5000), {"n_clusters": 70, "tol": 0.0}, 0, id="no-tol"),
-    pytest.param(rows_of_groups(5000), {"n_clusters": 70, "init": "random"}, 0, id="drawn"),
+    pytest.param(rows_of_groups(5000), {"n_clusters": 70, "init": "random"}, 0, id="drawn", marks=pytest.mark.slow),
     pytest.param(rows_of_groups(5000), {"n_clusters": 70, "coreset": None}, 8, id="blocks"),
     pytest.param(
         rows_of_groups(5000, 90), {"n_clusters": 70, "sketch": SketchOptions("countsketch", 32)}, 0, id="polished"
     ),
-    pytest.param(sparse_rows(900), {"n_clusters": 70}, 0, id="sparse-sketched"),
+    pytest.param(sparse_rows(900), {"n_clusters": 70}, 0, id="sparse-sketched", marks=pytest.mark.slow),
     pytest.param(sparse_rows(900), {"n_clusters": 70, "sketch": NARROW_LABELS}, 8, id="sparse-narrow"),
     pytest.param(rows_of_groups(9000), {"n_clusters": 64, "coreset": "sensitivity"}, 4, id="coreset"),
 ]  # fmt: skip
@@ -645,15 +611,10 @@ def test_epochs_run_where_they_serve(X, options, epochs):
         assert len(stages["lloyd"].inertias) > 0
 
 
+@pytest.mark.slow
 def test_stages_tell_the_objective_after_each_epoch_and_step():
     fitted = StreamKMeans(70, random_state=0, progress=False).fit(7 * rows_of_groups(5000), sample_weight=[3] * 5000)
     for stage in fitted.stages_:
         assert list(stage.inertias) == [step["inertia"] for step in fitted.history_ if step["stage"] == stage.name]
     (lloyd,) = (stage for stage in fitted.stages_ if stage.name == "lloyd")
     assert fitted.inertia_ <= lloyd.inertias[-1] < 1.05 * fitted.inertia_  # in units of the data, and weighted
-
-
-def test_epochs_of_rows_that_are_not_counted_yet():
-    X = rows_of_groups(5000)
-    fitted = StreamKMeans(70, random_state=0, progress=False, coreset="sensitivity").fit(lambda: iter([X]))
-    assert "epochs" in [stage.name for stage in fitted.stages_]

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import MemoryLimitError
@@ -14,7 +15,7 @@ from streamkm.planning.request import Resources
 from streamkm.planning.sample_plan import plan_labels
 from streamkm.sources import open_source
 from streamkm.sources.chunks import default_chunk_bytes
-from tests.limits import PROCESS_MEMORY, limited, memory_model
+from tests.limits import PROCESS_MEMORY, limited
 from tests.planning.test_plan import UnreadSource
 
 
@@ -45,6 +46,7 @@ def test_passes_that_label_keep_the_limit_by_chunks_and_then_by_threads(tmp_path
         assert len({sizes(large, limit, n_threads=count)[0] for count in (1, 2, 4, 8)}) == 1
 
 
+@pytest.mark.slow
 def test_the_smallest_limit_costs_no_quality(tmp_path):
     """What a sample of the rows there is room for would miss, far groups, is found; or the limit is refused."""
     rng = np.random.default_rng(0)
@@ -74,19 +76,3 @@ def test_chunks_grow_with_the_largest_sources_alone():
     assert [chunk_bytes(n) for n in (10**8, 10**11, at_16_mib)] == 3 * [16 * MIB]
     assert chunk_bytes(10 * at_16_mib) == 160 * MIB
     assert chunk_bytes(10 * at_16_mib, largest=64 * MIB) == 64 * MIB
-
-
-def test_steps_on_a_few_rows_do_not_grow_with_all():
-    """Labels of many clusters are those of the rows that a step looks at: sampled rows, or a coreset."""
-    few, many = (memory_of_many(n_rows) for n_rows in (10**7, 10**12))
-    for cluster_on, names in (("sample", ("cluster", "polish", "search")), ("coreset", ("cluster", "search"))):
-        small, large = (replace(each, cluster_on=cluster_on).stages(0) for each in (few, many))
-        assert [small[name] for name in names] == [large[name] for name in names]
-
-
-def memory_of_many(n_rows):
-    return memory_model(
-        n_rows=n_rows, sample_rows=50_000, n_clusters=4096, n_features=768, n_components=96, n_threads=1,
-        row_bytes=3072, block_row_bytes=384, sample_floats=0, largest_chunk=16 * MIB, itemsize=4, read_factor=4.0,
-        fitted=True, n_chunks=320, coreset_rows=10_000, dense=True, labels=False, keeps_sample=True,
-    )  # fmt: skip

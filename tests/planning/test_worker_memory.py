@@ -20,7 +20,6 @@ from streamkm.estimators import kmeans
 from streamkm.estimators.kmeans import settings_of
 from streamkm.planning.process_memory import HELD_SHARE, PlannedWorkers
 from streamkm.sources.chunks import ChunkRuns
-from tests.dask_processes import assert_same_bits
 from tests.limits import memory_model
 from tests.planning.test_plan import UnreadSource, plan
 
@@ -50,18 +49,6 @@ def test_rows_on_workers_count_for_workers_alone():
     assert here.workers is None
 
 
-def test_the_limit_of_this_process_does_not_send_rows_of_workers_to_disk():
-    source = UnreadSource(4_000_000, 64)
-    for coreset in ("auto", None):
-        tight = planned(source, memory_limit=500 * MIB, coreset=coreset)
-        assert (tight.cluster_on, tight.block_room) == ("blocks", None)
-        assert tight.peak_bytes <= 500 * MIB
-        assert plan(source, memory_limit=500 * MIB, coreset=coreset).cluster_on != "blocks"
-    assert dict(tight.lines())["bytes written"] == "none"
-    assert "of each of 2 workers" in dict(tight.lines())["worker memory"]
-    assert tight.to_dict()["workers"]["limit_bytes"] == int(HELD_SHARE * 64 * GIB)
-
-
 @pytest.mark.parametrize("n_features", [16, 512])
 def test_workers_that_are_too_small_take_the_coreset(n_features):
     source = UnreadSource(256_000_000 // n_features, n_features)
@@ -83,9 +70,13 @@ def test_a_refusal_names_the_workers_and_its_remedy_works():
 
 
 @pytest.mark.parametrize(
-    ("n_workers", "n_threads", "shape"), [(1, 4, (2000, 500_000)), (2, 1, (300_000, 100_000)), (8, 2, (4_000_000, 64))]
+    ("n_workers", "n_threads", "shape", "more"),
+    [
+        (1, 4, (2000, 500_000), {"sketch": "svd"}),
+        (2, 1, (300_000, 100_000), {"n_clusters": 3000, "coreset": None}),
+        (8, 2, (4_000_000, 64), {"sketch": "svd"}),
+    ],
 )
-@pytest.mark.parametrize("more", [{"sketch": "svd"}, {"n_clusters": 3000, "coreset": None}])
 def test_workers_of_the_named_limit_are_accepted(n_workers, n_threads, shape, more):
     source = UnreadSource(*shape, sparse=shape[1] > 64)
     for first in (1, 400 * MIB):
@@ -177,15 +168,6 @@ def test_rows_that_are_not_counted_are_held_by_workers():
     assert got.epochs(settings_of(StreamKMeans(70), 0), 10**6, stored=None, here=True) is None
 
 
-def test_uncounted_rows_on_a_cluster(client):
-    rng = np.random.default_rng(0)
-    chunks = [rng.normal(size=(3_000, 6)) for _ in range(5)]
-    settings = {"n_clusters": 6, "coreset": None, "random_state": 0, "progress": False}
-    there = StreamKMeans(executor=client, **settings).fit(lambda: iter(chunks))
-    assert (there.plan_.cluster_on, there.plan_.block_room) == ("blocks", None)
-    assert_same_bits(there, StreamKMeans(executor=2, **settings).fit(lambda: iter(chunks)))
-
-
 def test_the_scheduler_tells_the_memory_of_workers(client):
     found = cluster_memory(client)
     told = client.scheduler_info()["workers"].values()
@@ -199,6 +181,7 @@ def started(limit):
     return LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=limit)
 
 
+@pytest.mark.slow
 def test_fits_by_workers_with_little_memory_and_without_a_limit(tmp_path):
     path = tmp_path / "rows.npy"
     np.save(path, np.random.default_rng(0).random((1_000_000, 16), np.float32))
