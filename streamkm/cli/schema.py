@@ -19,7 +19,7 @@ from streamkm.core.exceptions import ConfigError
 from streamkm.estimators.kernel_kmeans import ALIASES, StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import CHOICES
-from streamkm.planning.kernel_plan import LANDMARKS, METHODS
+from streamkm.planning.sketch_choice import LANDMARKS, METHODS
 from streamkm.preparation import STEPS
 from streamkm.sketches import sketch_names
 from streamkm.sketches.kernel_columns import KERNELS

@@ -51,8 +51,8 @@ class CenterSizes:
             return 0
         given = (self.n_clusters, self.width, self.n_threads)
         if held:
-            return max(held_index_bytes(*given), held_neighbours_bytes(*given))
-        return max(index_bytes(*given), neighbours_bytes(*given))
+            return max(held_index_bytes(*given), held_neighbours_bytes(*given, self.itemsize))
+        return max(index_bytes(*given), neighbours_bytes(*given, self.itemsize))
 
     def step_bytes(self, n_rows: int, n_sums: int, *, in_blocks: bool = False) -> int:
         """Bytes of a step of Lloyd's algorithm beside its rows: centers, sums, means, and the table as it is made."""
@@ -75,6 +75,6 @@ def search_bytes(centers: CenterSizes, n_rows: int, row_bytes: int, drawn_rows: 
         left = min(DRAWING_BYTES, n_rows * row_bytes) * min(2, centers.n_threads) * (copied > 0)
         return SEARCH_COPIES * centers.double_bytes + SEARCH_SETS * copied * (PLACED_ROW_BYTES + row_bytes) + left
     k, width, rows = -(-centers.n_clusters // n_portions), centers.width, -(-drawn // n_portions)
-    near = max(index_bytes(k, width, 1), neighbours_bytes(k, width, centers.n_threads))
+    near = max(index_bytes(k, width, 1), neighbours_bytes(k, width, centers.n_threads, centers.itemsize))
     found = rows * int(PORTION_SETS * row_bytes + PORTION_ROW_BYTES) + 2 * n_rows  # beside labels of coarse clusters
     return centers.double_bytes + found + SEARCH_COPIES * 8 * k * width + near

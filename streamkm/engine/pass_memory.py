@@ -28,7 +28,7 @@ class PassMemory:
     state: int = 0  # of a state of a fold
     # states that exist at a time; None: one for each call in flight, and those that wait to be joined
     n_states: int | None = None
-    call: int = 0  # of a call, beside its chunk
+    call: int = 0  # of a call, beside its chunk, which has been read then
     output: int = 0  # of a call's output, which waits to be taken
     told: float = 0.0  # of the message that a call on a cluster sends to the client
     end: int = 0  # while a state is finished, when no rows are read
@@ -51,13 +51,16 @@ class ReadingMemory:
     on_cluster: bool = False
     sent: bool = False  # whether this process reads the rows and sends them to workers, as they cannot read the source
 
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes of reading in this process, which reads nothing if workers read the source themselves."""
+    def resident_bytes(self, call: int = 0) -> int:
+        """Bytes of reading in this process, or of calls that take `call` bytes beside the chunks that they have read.
+
+        This process reads nothing if workers read the source themselves.
+        """
         if self.on_cluster and not self.sent:
             return READ_BYTES
         pieces = (waiting_calls(self.n_threads) + STREAM_PIECES) * self.largest_chunk if self.streams else 0
-        return self.n_threads * (int(self.read_factor * self.largest_chunk) + READ_BYTES) + pieces + self.producer_bytes
+        each = max(int(self.read_factor * self.largest_chunk), self.largest_chunk + call) + READ_BYTES
+        return self.n_threads * each + pieces + self.producer_bytes
 
     @property
     def usual_states(self) -> int:
@@ -74,7 +77,7 @@ class ReadingMemory:
     def peak(self, memory: PassMemory) -> int:
         """Bytes of a pass at its peak, beside what the process holds."""
         n_states = self.usual_states if memory.n_states is None else memory.n_states
-        calls = self.n_threads * memory.call + waiting_calls(self.n_threads) * memory.output
+        calls = self.n_threads * memory.call * (not memory.reads) + waiting_calls(self.n_threads) * memory.output
         told = int(TOLD_COPIES * run_length(self.n_chunks, RUNS) * memory.told) if self.on_cluster else 0
-        passing = self.resident_bytes * memory.reads + n_states * memory.state + calls + told
+        passing = self.resident_bytes(memory.call) * memory.reads + n_states * memory.state + calls + told
         return memory.kept + max(passing, memory.end)

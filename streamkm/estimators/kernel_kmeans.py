@@ -36,16 +36,17 @@ from streamkm.fitting.kernel.feature_maps import MapRule
 from streamkm.fitting.kernel.kernel_fit import KernelSettings, run_kernel_fit
 from streamkm.fitting.kernel.landmarks import Choice
 from streamkm.passes.reader import RowReader
-from streamkm.planning.kernel_plan import (
+from streamkm.planning.fit_plan import plan_request
+from streamkm.planning.memory_budget import planned_line_limit
+from streamkm.planning.plan import Plan
+from streamkm.planning.sketch_choice import (
     LANDMARKS,
     METHODS,
     KernelSizes,
+    kernel_request,
     kernel_sizes,
     neighbor_landmarks,
-    plan_kernel_fit,
 )
-from streamkm.planning.memory_budget import planned_line_limit
-from streamkm.planning.plan import Plan
 from streamkm.sketches.kernel_columns import Kernel, KernelFunction
 from streamkm.sketches.options import KernelOptions, Nystroem, full_options
 from streamkm.sources.open import store_of
@@ -299,7 +300,7 @@ class StreamKernelKMeans(DescribedKMeans):
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
         sizes, _ = self._chosen(source, 0)
-        return plan_kernel_fit(source, resources_of(given, memory_limit), given, sizes, weighted=weighted)
+        return plan_request(kernel_request(source, given, sizes, weighted=weighted), resources_of(given, memory_limit))
 
     def _chosen(self, source: RowSource, seed: int) -> tuple[KernelSizes, KernelSettings]:
         """The sizes of a fit, and its settings with this seed."""

@@ -40,9 +40,9 @@ from streamkm.passes.pass_context import PassContext
 from streamkm.passes.predict import lazy_map, map_rows
 from streamkm.passes.reader import RowReader
 from streamkm.passes.sizes import UpdateSizes
+from streamkm.planning.fit_plan import plan_labels
 from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.request import Resources
-from streamkm.planning.sample_plan import plan_labels
 from streamkm.sources.open import is_collection, store_of
 from streamkm.sources.prepared import PreparedRows
 from streamkm.sources.row_source import RowSource

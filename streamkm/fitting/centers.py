@@ -29,7 +29,7 @@ from streamkm.fitting.iterations import StepCheckpoint, iterated, noted
 from streamkm.fitting.reading import NormalizedRows
 from streamkm.fitting.state import Clustering, SampleView
 from streamkm.passes.sketch import Sketched
-from streamkm.planning.process_memory import SEARCH
+from streamkm.planning.memory_budget import SEARCH
 from streamkm.sketches.base_sketch import Sketch
 
 

@@ -38,10 +38,10 @@ from streamkm.passes.pass_context import PassContext
 from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import Invalid, RowReader
 from streamkm.passes.sketch import sketch_pass
+from streamkm.planning.fit_plan import plan_sweep
 from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.memory_model import pca_rows
 from streamkm.planning.request import Resources
-from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.preparation import Preparation, check_preprocess
 from streamkm.reports.report import check_matplotlib

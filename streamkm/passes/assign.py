@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import BlockPass, Blocks, added
+from streamkm.cluster.centers.index import held_index_bytes, index_bytes
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.held_rows import HeldBlock, HeldRows
 from streamkm.cluster.model import Model, Space
@@ -90,14 +91,14 @@ class Assign(Pass[AssignState, NDArray[np.int32], AssignResult]):
         """Memory of sums and profiles, labels, drawn rows, and the kernels' tables of centers."""
         centers, chosen, reading = sizes.centers(sizes.width(space)), sizes.chosen, sizes.reading
         drawn = int(reading.usual_states * DRAWN_SLACK * chosen.drawn_rows * sizes.rows.placed_bytes(space))
-        kept = drawn + sizes.sample_bytes * chosen.keeps_sample + LABEL_BYTES * sizes.rows.n_rows * sizes.labels
+        kept = drawn + sizes.sample_bytes * (chosen.keeps_sample or centers.many)
+        kept += LABEL_BYTES * sizes.rows.n_rows * sizes.labels
         kept += centers.table_bytes + (centers.double_bytes if chosen.drawn_rows else 0)  # those of the best pass
         state = centers.double_bytes + profile_bytes(sizes.n_clusters)
-        if not centers.many:
-            return PassMemory(kept=kept, state=state, reads=not sizes.once)
-        n_states = reading.large_states(centers.double_bytes)
-        looked_up = centers.double_bytes + sizes.sample_bytes + centers.near_bytes(held=True)
-        kept += max(looked_up, centers.near_bytes() - n_states * state)
+        n_states, index = None, (sizes.n_clusters, centers.width, reading.n_threads)
+        if centers.many:
+            n_states = reading.large_states(centers.double_bytes)
+            kept += max(centers.double_bytes + held_index_bytes(*index), index_bytes(*index) - n_states * state)
         return PassMemory(kept=kept, state=state, n_states=n_states, reads=not sizes.once)
 
     @property

@@ -21,7 +21,7 @@ from streamkm.sources.row_source import RowSource
 
 CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
 PICKED_ROW_BYTES = 40  # of a row that may come into the sample: its key and number, and the order of all keys
-DRAWN_ROW_BYTES = 256  # of a row, while a coreset is drawn from it and others: distances, draws, shares, orders
+DRAWN_ROW_BYTES = 128  # of a row, while a coreset is drawn from it and others: distances, draws, shares, orders
 EXACT = 2.0**53  # float64 holds all integers below
 
 

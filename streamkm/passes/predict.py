@@ -83,10 +83,10 @@ class Values(Map[NDArray[Any]]):
     function: Callable[..., Any]
 
     @staticmethod
-    def memory(n_rows: int, chunk_rows: int, centers_bytes: int, n_columns: int = 0) -> PassMemory:
-        """Memory of centers, and of a label and `n_columns` values of each row."""
-        kept = CENTER_COPIES * centers_bytes + (8 + 8 * n_columns) * n_rows
-        return PassMemory(kept=kept, output=chunk_rows * labelled_bytes(n_columns))
+    def memory(n_rows: int, chunk_rows: int, centers_bytes: int, n_columns: int, itemsize: int) -> PassMemory:
+        """Memory of centers, of a label and `n_columns` values of `itemsize` bytes of each row."""
+        kept, call = CENTER_COPIES * centers_bytes + (4 + itemsize * n_columns) * n_rows, labelled_bytes(n_columns)
+        return PassMemory(kept=kept, call=chunk_rows * call, output=chunk_rows * (4 + 8 * n_columns))
 
     def output(self, rows: ValidRows) -> NDArray[Any]:
         """The values of a chunk."""

@@ -1,44 +1,38 @@
-"""The decisions about a fit before the first read: sketch, sizes, `cluster_on`, passes, bytes. Pure functions."""
+"""The decisions about fits, sweeps, stores and labels before the first read: sizes, passes, bytes. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from functools import cache
 from itertools import product
 from typing import Any
 
 from streamkm.cluster.model import Space
-from streamkm.passes.sizes import ClusterOn, Sizes
+from streamkm.engine.pass_memory import PassMemory, ReadingMemory
+from streamkm.passes.assign import Observe
+from streamkm.passes.gathered import CANDIDATES
+from streamkm.passes.predict import Values, labelled_bytes
+from streamkm.passes.sizes import ClusterOn, Sizes, UpdateSizes
 from streamkm.planning.memory_budget import MemoryBudget, accepted, check_workers, checked, smaller_sizes
-from streamkm.planning.memory_model import MemoryModel
-from streamkm.planning.plan import Plan
-from streamkm.planning.request import ALONG, ON_ALL, FitRequest, Resources, clusters_all, regimes
+from streamkm.planning.memory_model import MemoryModel, pca_rows
+from streamkm.planning.plan import MemoryPlan, Plan, PlannedSketch, plan_memory, with_cached_rows
+from streamkm.planning.request import (
+    ALONG,
+    ON_ALL,
+    FitRequest,
+    Resources,
+    block_row_bytes,
+    clusters_all,
+    float_bytes,
+    float_row_bytes,
+    regimes,
+)
 from streamkm.planning.sketch_choice import choose_sketch
+from streamkm.sketches import DATA_DEPENDENT, sketch_class
 from streamkm.sketches.options import SketchOptions
 from streamkm.sources.chunks import ChunkRuns, decoded_row_bytes
 from streamkm.sources.row_source import RowSource
-
-PLACE_BYTES = 8  # of a row, beside its values
-ESTIMATE_SLACK = 1.25  # of the bytes of rows whose number is known by a look at a few places
-
-
-def with_cached_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Plan:
-    """The plan, with rows cached as they are read if that saves long reading and all have room; same results."""
-    rows = source.original
-    # without a width, bytes are known after rows were read
-    n_rows, has_width = rows.estimated_rows, rows.n_features is not None or budget.free_bytes is not None
-    if plan.passes - len(plan.passes_before) == 1 or not rows.access.decodes or n_rows is None or not has_width:
-        return plan
-    needed = n_rows * (decoded_row_bytes(rows) + PLACE_BYTES)
-    room = budget.room_for_rows(plan.peak_bytes)
-    if needed > room:
-        return plan
-    if rows.n_rows is None:
-        needed = min(room, int(ESTIMATE_SLACK * needed))
-    memory = {name: size + needed for name, size in plan.memory.items()}
-    return replace(plan, cached_bytes=needed, memory=memory)
-
 
 SPILL_SHARE = 0.9  # of the room that a projection leaves, for blocks that are kept in memory
 MOST_PORTIONS = 16  # that starts are searched on one after the other, each in a pass over blocks
@@ -138,7 +132,7 @@ def plan_request(request: FitRequest, resources: Resources) -> Plan:
     def planned(of_workers: int) -> Plan:
         workers = tuple(replace(each, limit_bytes=max(each.limit_bytes, of_workers)) for each in resources.workers)
         given = replace(resources, workers=workers)
-        return accepted(lambda below: _planned(request, replace(given, memory_limit=below)), resources.memory_limit)
+        return accepted(lambda below: _planned(request, replace(given, memory_limit=below)), given.memory_limit)
 
     return accepted(planned, 0, on_workers=True)
 
@@ -218,5 +212,83 @@ def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regi
         limit_bytes=budget.limit_bytes,
         base_bytes=budget.base_bytes,
         process_memory=budget.process_memory,
-        workers=None if budget.workers is None else budget.workers.planned(chosen),
+        workers=budget.planned_workers(chosen),
     )
+
+
+CENTERS_COPIES = 24  # of the most centers, while clusters are searched
+PLACED = 16  # bytes of a row's norm and number
+
+
+def plan_sweep(
+    source: RowSource, resources: Resources, sketch: PlannedSketch, n_rows: int, n_judged: int, n_clusters: int
+) -> MemoryPlan:
+    """Plan a sweep over `n_rows` sampled rows, `n_judged` for silhouettes, in up to `n_clusters` clusters.
+
+    Raises MemoryLimitError if the projected memory exceeds the limit.
+    """
+    kind, m, row_bytes = sketch.sketch, sketch.n_components, decoded_row_bytes(source)
+    n_features = source.estimated_features or m
+    found = 2 * float_bytes(source) * min(n_rows, pca_rows(n_features, m)) * n_features * (kind in DATA_DEPENDENT)
+    sample = n_rows * (row_bytes + PLACED)
+    row = PLACED + row_bytes + 2 * block_row_bytes(source, row_bytes, sketch_class(kind), m)
+    working = sample + n_rows * (row + max(row_bytes, float_row_bytes(source, row_bytes)))
+    sums = 3 * n_rows * row_bytes if source.is_sparse else 8 * n_clusters * n_features
+
+    def stages(reading: ReadingMemory) -> dict[str, int]:
+        return {
+            "sample": reading.peak(PassMemory(kept=int(CANDIDATES * sample))),
+            "sketch": working + max(found, 24 * n_judged**2),
+            "sweep": working + 8 * n_judged**2 + max(CENTERS_COPIES * 8 * n_clusters * m, sums),
+        }
+
+    return plan_memory(source, resources, stages, "sweep")
+
+
+def plan_store(
+    source: RowSource,
+    resources: Resources,
+    sketch: PlannedSketch,
+    sample_rows: int,
+    stored: Callable[[int], PassMemory],
+) -> MemoryPlan:
+    """Decide how a sketch store will be written, with a sketch found on `sample_rows` rows, maybe 0.
+
+    `stored`: memory of the pass that writes a sketched chunk. Raises MemoryLimitError as `plan_sweep` does.
+    """
+    kind, m, row_bytes = sketch.sketch, sketch.n_components, decoded_row_bytes(source)
+    sketched, n_features = block_row_bytes(source, row_bytes, sketch_class(kind), m), source.estimated_features or m
+    found = 2 * float_bytes(source) * min(sample_rows, pca_rows(n_features, m)) * n_features
+
+    def stages(reading: ReadingMemory) -> dict[str, int]:
+        return {
+            "sample": reading.peak(PassMemory(kept=int(CANDIDATES * sample_rows * row_bytes), end=found)),
+            "sketch": reading.peak(stored(reading.largest_chunk // row_bytes * sketched)),
+        }
+
+    return plan_memory(source, resources, stages, "sketch")
+
+
+def plan_labels(
+    source: RowSource,
+    resources: Resources,
+    *,
+    centers_bytes: int,
+    n_columns: int = 0,
+    update: UpdateSizes | None = None,
+) -> MemoryPlan:
+    """Plan a pass that labels rows and computes `n_columns` values of each, which count like rows that are read.
+
+    If even the smallest chunks have no room for one thread, they are planned; only an `update` raises MemoryLimitError.
+    """
+    row_bytes, itemsize, n_rows = decoded_row_bytes(source), float_bytes(source), source.n_rows or 0
+
+    def stages(reading: ReadingMemory) -> dict[str, int]:
+        values = Values.memory(n_rows, reading.largest_chunk // row_bytes, centers_bytes, n_columns, itemsize)
+        found = {"label": reading.peak(values)}
+        if update is not None:
+            found["update"] = reading.peak(Observe.memory(update, reading)) - update.held_bytes
+        return found
+
+    what = f"update of {update.n_clusters:,} clusters of {update.n_features:,} features by the rows" if update else ""
+    return plan_memory(source, resources, stages, what, labelled_bytes(n_columns))

@@ -1,9 +1,11 @@
-"""Memory that a limit leaves for data, sizes that keep the limit, and the refusal of plans that exceed it."""
+"""Memory that the process and a limit leave for data, sizes that keep the limit, and the refusal of larger plans."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from math import ceil
 from typing import Any, TypeVar
 
@@ -14,18 +16,30 @@ from streamkm.core.memory import (
     human_bytes,
     is_given,
     memory_limit_bytes,
+    resident_bytes,
     with_process_memory,
 )
 from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.pass_memory import MIB, ReadingMemory
+from streamkm.kernels.centers.nearest import nearest_csr, nearest_dense
 from streamkm.passes.gathered import CANDIDATES
 from streamkm.passes.sizes import Sizes
-from streamkm.planning.memory_model import MemoryModel
-from streamkm.planning.process_memory import HELD_SHARE, PlannedWorkers, excess_bytes, process_memory
+from streamkm.planning.memory_model import (
+    FIRST_BYTES,
+    HELD_SHARE,
+    LEAST_BYTES,
+    STEP_BYTES,
+    MemoryModel,
+    PlannedWorkers,
+)
 from streamkm.sources.chunks import SMALLEST_CHUNK_BYTES, Access, default_chunk_bytes
 from streamkm.sources.row_source import RowSource
 from streamkm.sources.text_lines import LineLimit
 
+AUTO_BYTES = 320 * MIB  # without a limit, so that results never depend on the process
+LATER_BYTES = 24 * MIB  # by which a later fit grows: fragments of heaps, and rarer kernels
+WORDS_BYTES = 8 * MIB  # of the tokenizer
+SEARCH = "search"  # stage of the one worker that searches for starts
 SAMPLE_BYTES = 256 * MIB
 LOADED_ROOM_MIB = 512  # beside data that are loaded whole, before anything is planned
 SHARE = 8  # of the memory for data, one part each for the row sample and for chunks
@@ -36,6 +50,24 @@ DRAWN_STEP, FEWEST_DRAWN = 4, 64  # rows that are drawn by their share of the ob
 AnyPlan = TypeVar("AnyPlan", bound=Any)
 
 
+def process_memory(memory_limit: Any, source: RowSource, *, on_cluster: bool = False) -> int:
+    """Bytes that this process, client of a cluster or alone, will hold beside data, in steps; or those of the limit."""
+    if not is_given(memory_limit):
+        return AUTO_BYTES
+    given = given_process_memory(memory_limit)
+    if given is not None:
+        return given
+    libraries = {*source.access.libraries, *(("distributed",) if on_cluster else ())}
+    for library in libraries - {"words"}:  # a fit loads them: measured, not assumed
+        with suppress(ImportError):
+            import_module(library)
+    held = max(LEAST_BYTES, resident_bytes() - source.access.resident_bytes + source.access.unloaded_bytes)
+    # a fit that has loaded its kernels ends by looking for the nearest centers
+    has_fitted = getattr(nearest_csr if source.is_sparse else nearest_dense, "signatures", True)
+    more = (LATER_BYTES if has_fitted else FIRST_BYTES) + WORDS_BYTES * ("words" in libraries)
+    return -(-(held + more) // STEP_BYTES) * STEP_BYTES
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
     """The memory that a limit leaves for data, beside that of the process, in steps."""
@@ -43,7 +75,7 @@ class MemoryBudget:
     limit_bytes: int
     # memory beside the plan: `process_memory`, and the rows if they are in memory
     base_bytes: int
-    process_memory: int  # see `process_memory.process_memory`
+    process_memory: int  # see `process_memory`
     # what the machine has left for this process, where no limit was given; None where one was. Only what is kept in
     # memory or on disk is chosen by it: another plan that it has no room for is refused
     free_bytes: int | None = None
@@ -89,8 +121,9 @@ class MemoryBudget:
         return min(free, self._room) // KEPT_SHARE
 
     def excess_bytes(self, sizes: MemoryModel) -> int:
-        """Bytes by which a fit exceeds the limits; negative if it keeps them."""
-        return excess_bytes(sizes, self.base_bytes, self.limit_bytes, self.workers)
+        """Bytes by which a fit exceeds the limits of this process and of workers; negative if it keeps them."""
+        excess, workers = max(sizes.stages(self.base_bytes).values()) - self.limit_bytes, self.workers
+        return excess if workers is None else max(excess, max(workers.stages(sizes).values()) - workers.limit_bytes)
 
     def first_that_fits(self, models: Iterable[MemoryModel]) -> MemoryModel:
         """The first model that keeps the limits, else the one that exceeds them least."""
@@ -100,6 +133,16 @@ class MemoryBudget:
                 return model
             tried.append(model)
         return min(tried, key=self.excess_bytes)
+
+    def planned_workers(self, sizes: MemoryModel) -> PlannedWorkers | None:
+        """The workers with their stages; one searches for starts on drawn rows if it has room, else the client does."""
+        if self.workers is None:
+            return None
+        workers, memory = self.workers, self.workers.stages(sizes)
+        searching = workers.base_bytes + workers.held_bytes(sizes) + sizes.searching_bytes(sizes.rows.n_rows)
+        if sizes.cluster_on == "blocks" and searching <= workers.limit_bytes:
+            memory[SEARCH] = searching
+        return replace(workers, memory=memory)
 
     @property
     def now_bytes(self) -> int:

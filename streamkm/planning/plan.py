@@ -1,8 +1,10 @@
-"""The plan of a fit, which users read and the fit follows; `fit_plan` decides it."""
+"""The plan of a fit, which users read and the fit follows (`fit_plan` decides it), and plans of memory alone."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 from streamkm.cluster.model import Space
@@ -10,9 +12,19 @@ from streamkm.cluster.moving_averages import DRAWN_ROWS, GATHERED_ROWS, Schedule
 from streamkm.cluster.sampling.coreset import CoresetRule, Method
 from streamkm.core.display import Lines, aligned
 from streamkm.core.memory import human_bytes
+from streamkm.engine.pass_memory import ReadingMemory
 from streamkm.passes.sizes import ClusterOn, Sizes
-from streamkm.planning.memory_model import MemoryModel
-from streamkm.planning.process_memory import MUCH_ROOM, EpochRoom, PlannedWorkers, excess_bytes
+from streamkm.planning.memory_budget import (
+    MemoryBudget,
+    accepted,
+    checked,
+    largest_chunk,
+    reading_of,
+    smaller_sizes,
+)
+from streamkm.planning.memory_model import MUCH_ROOM, EpochRoom, MemoryModel, PlannedWorkers
+from streamkm.sources.chunks import decoded_row_bytes
+from streamkm.sources.row_source import RowSource
 
 STAGE_NAMES = {"idf": "document frequencies", "by rows": "sorting entries by rows", "fill": "column means"}
 _MAIN = ("sketch", "assignment", "passes", "bytes read", "epochs", "memory", "worker memory")  # main lines for users
@@ -138,7 +150,8 @@ class Plan(MemoryPlan, Sizes, PlannedSketch, Lines):
         rows = replace(sizes.rows, n_features=n_features, n_occurring=0)  # all features may occur
         reading = replace(sizes.reading, n_threads=n_threads)
         sizes = replace(sizes, rows=rows, reading=reading, space=space)
-        return excess_bytes(sizes, self.base_bytes, self.limit_bytes, self.workers) <= 0
+        budget = MemoryBudget(self.limit_bytes, self.base_bytes, self.process_memory, workers=self.workers)
+        return budget.excess_bytes(sizes) <= 0
 
     @property
     def expected_space(self) -> Space:
@@ -221,3 +234,65 @@ class Plan(MemoryPlan, Sizes, PlannedSketch, Lines):
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
         return asdict(self)
+
+
+LARGE_CHUNKS = 1 << 20  # enough that all large states of a fold exist
+PLACE_BYTES = 8  # of a row, beside its values
+ESTIMATE_SLACK = 1.25  # of the bytes of rows whose number is known by a look at a few places
+
+
+def with_cached_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Plan:
+    """The plan, with rows cached as they are read if that saves long reading and all have room; same results."""
+    rows = source.original
+    # without a width, bytes are known after rows were read
+    n_rows, has_width = rows.estimated_rows, rows.n_features is not None or budget.free_bytes is not None
+    if plan.passes - len(plan.passes_before) == 1 or not rows.access.decodes or n_rows is None or not has_width:
+        return plan
+    needed = n_rows * (decoded_row_bytes(rows) + PLACE_BYTES)
+    room = budget.room_for_rows(plan.peak_bytes)
+    if needed > room:
+        return plan
+    if rows.n_rows is None:
+        needed = min(room, int(ESTIMATE_SLACK * needed))
+    memory = {name: size + needed for name, size in plan.memory.items()}
+    return replace(plan, cached_bytes=needed, memory=memory)
+
+
+def plan_memory(
+    source: RowSource,
+    resources: Any,
+    stages: Callable[[ReadingMemory], dict[str, int]],
+    what: str,
+    written: int = 0,
+) -> MemoryPlan:
+    """The plan with the largest chunks that fit with one thread, and the number of threads that fit then.
+
+    `what`: what is refused if it does not fit, or "". `written`: bytes of what a call finds for a row.
+    """
+    asked, row_bytes, largest = resources.chunk_bytes, decoded_row_bytes(source), cache(partial(largest_chunk, source))
+
+    def planned(limit: Any) -> MemoryPlan:
+        budget = MemoryBudget.of(limit, source, on_cluster=resources.on_cluster)
+
+        def memory(sizes: Sizes, n_threads: int) -> dict[str, int]:
+            found = stages(reading_of(source.access, n_threads, largest(sizes.chunk_bytes), n_chunks=LARGE_CHUNKS))
+            return {name: budget.base_bytes + size for name, size in found.items()}
+
+        first = budget.chunk_bytes(source, asked, row_bytes)
+        first = max(1, first * row_bytes // max(row_bytes, written * (asked == "auto")))
+        for sizes in smaller_sizes(Sizes(first, 0), asked, 0):
+            if max(memory(sizes, 1).values()) <= budget.limit_bytes:
+                break
+        n_threads = budget.threads(resources.n_threads, lambda count: max(memory(sizes, count).values()))
+        plan = MemoryPlan(
+            source=source.name,
+            chunk_bytes=sizes.chunk_bytes,
+            n_threads=n_threads,
+            limit_bytes=budget.limit_bytes,
+            base_bytes=budget.base_bytes,
+            memory=memory(sizes, n_threads),
+        )
+        remedy = "use fewer rows or clusters"
+        return checked(plan, remedy, largest(sizes.chunk_bytes), budget, what=what) if what else plan
+
+    return accepted(planned, resources.memory_limit)

@@ -40,12 +40,17 @@ def block_row_bytes(source: RowSource, row_bytes: int, sketch: Any, n_components
     return (4 if single else 8) * n_components
 
 
+def float_bytes(source: RowSource) -> int:
+    """Bytes of a value as a float."""
+    return 4 if np.can_cast(source.dtype, np.float32) else 8
+
+
 def float_row_bytes(source: RowSource, row_bytes: int) -> int:
     """Approximate bytes of a row as floats of its original features; 0 if it need not be converted."""
     if source.is_sparse:
         return 0 if source.dtype == np.float32 else 4 * row_bytes // (4 + source.dtype.itemsize)
     values = 0 if source.dtype in (np.float32, np.float64) else row_bytes // source.dtype.itemsize
-    return values * (4 if np.can_cast(source.dtype, np.float32) else 8)
+    return values * float_bytes(source)
 
 
 SAMPLE_ROWS_PER_CLUSTER = 1000  # centers of s sampled rows cost k / s of the objective: 0.1 percent

@@ -27,9 +27,9 @@ from streamkm.passes.pass_context import PassContext
 from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import Invalid, RowReader, ValidRows
 from streamkm.passes.sketch import sketch_pass
+from streamkm.planning.fit_plan import plan_store
 from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.request import Resources
-from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.preparation import Preparation
 from streamkm.sketches import DATA_DEPENDENT, find_sketch, make_sketch, sketch_from_dict, sketch_names

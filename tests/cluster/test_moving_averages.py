@@ -17,7 +17,7 @@ from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.engine import open_executor
 from streamkm.engine.dask import DaskCluster
 from streamkm.estimators.kmeans import settings_of
-from streamkm.planning.process_memory import EpochRoom, PlannedWorkers
+from streamkm.planning.memory_model import EpochRoom, PlannedWorkers
 from tests import naive
 from tests.dask_processes import assert_same_bits
 from tests.planning.test_plan import UnreadSource

@@ -22,7 +22,7 @@ from streamkm import KernelOptions, Nystroem, StreamKernelKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
 from streamkm.estimators.model_files import summarize
 from streamkm.estimators.validation import parameters_of, plain
-from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, METHODS, neighbor_landmarks
+from streamkm.planning.sketch_choice import LANDMARK_SKETCHES, METHODS, neighbor_landmarks
 from streamkm.sketches import IdentitySketch
 from tests.dask_processes import assert_same_bits
 from tests.estimators.test_estimators import EXPECTED_FAILURES

@@ -10,7 +10,7 @@ from sklearn.metrics import pairwise_distances_argmin
 
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.cluster.held_rows import Spill
-from streamkm.planning.process_memory import AUTO_BYTES
+from streamkm.planning.memory_budget import AUTO_BYTES
 from tests.children import chunks_read
 from tests.dask_processes import assert_same_bits
 from tests.fitting.test_sketch_fit import wide_rows

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans, open_source
-from streamkm.planning.process_memory import AUTO_BYTES
+from streamkm.planning.memory_budget import AUTO_BYTES
 from streamkm.sources.chunks import Access, ChunkRuns
 from streamkm.sources.prepared import CachedRows
 from streamkm.sources.row_source import Rows, RowSource, row_places

@@ -25,7 +25,7 @@ from streamkm.fitting.kernel.landmarks import (
     rank_leverage_scores,
     ridge_leverage_scores,
 )
-from streamkm.planning.kernel_plan import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, KernelSizes, kernel_sizes
+from streamkm.planning.sketch_choice import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, KernelSizes, kernel_sizes
 from streamkm.sketches import KernelMap
 from streamkm.sketches.kernel_columns import KERNELS, Kernel, KernelColumns
 from streamkm.sketches.kernel_map import GramFit, inverse_root

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import CheckpointError
 from streamkm.core.memory import resident_bytes
-from streamkm.planning import process_memory
+from streamkm.planning import memory_budget
 from streamkm.sources.memory.arrays import ArraySource
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
@@ -139,13 +139,13 @@ def test_a_fit_goes_on_from_every_record(small_folder, wanted_of_small, tmp_path
 def test_below_a_limit_a_process_that_holds_more_goes_on_as_the_run_began(small_folder, tmp_path, monkeypatch, stop):
     """The plan depends on what the process holds, so the run keeps what that was; another run has a plan of its own."""
     held = resident_bytes()
-    monkeypatch.setattr(process_memory, "resident_bytes", lambda: held)
+    monkeypatch.setattr(memory_budget, "resident_bytes", lambda: held)
     path, limit = str(small_folder / "x.npy"), f"{(held >> 20) + 600} MiB"
     options = CASES["dense"][1] | {"progress": False, "memory_limit": limit}
     kmeans = StreamKMeans(**options)
     begun = kmeans.plan(path)
     stop(kmeans, path, tmp_path / "state", "assign-1")
-    monkeypatch.setattr(process_memory, "resident_bytes", lambda: held + (200 << 20))
+    monkeypatch.setattr(memory_budget, "resident_bytes", lambda: held + (200 << 20))
     assert kmeans.plan(path).process_memory >= begun.process_memory + (100 << 20)
     kmeans.fit(path, checkpoint=tmp_path / "state")
     assert kmeans.plan_.process_memory == begun.process_memory

@@ -17,10 +17,10 @@ from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import with_process_memory
 from streamkm.deduplication.shares import plan_run
 from streamkm.passes.sizes import UpdateSizes
+from streamkm.planning.fit_plan import plan_labels, plan_sweep
 from streamkm.planning.memory_budget import accepted
 from streamkm.planning.plan import PlannedSketch
 from streamkm.planning.request import Resources
-from streamkm.planning.sample_plan import plan_labels, plan_sweep
 from streamkm.stores.planned import reader_for_store
 from tests.programs import run_program
 from tests.tables import slow_but

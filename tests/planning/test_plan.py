@@ -20,11 +20,10 @@ from streamkm.core import memory as limits
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import is_given, memory_limit_bytes
 from streamkm.estimators.model_files import summarize
-from streamkm.planning import memory_budget, process_memory
-from streamkm.planning.fit_plan import plan_fit
+from streamkm.planning import memory_budget
+from streamkm.planning.fit_plan import plan_fit, plan_store, plan_sweep
 from streamkm.planning.plan import PlannedSketch
 from streamkm.planning.request import Resources
-from streamkm.planning.sample_plan import plan_store, plan_sweep
 from streamkm.sketches import CountSketch
 from streamkm.sketches.options import full_options
 from streamkm.sources import open_source
@@ -284,11 +283,11 @@ def test_a_plan_counts_what_the_process_holds_in_steps(monkeypatch):
     """With a limit; without one, results do not depend on the process. What was told repeats the plan elsewhere."""
     X, found = np.zeros((50_000, 100), np.float32), {}
     for held in (130, 160, 600):
-        monkeypatch.setattr(process_memory, "resident_bytes", lambda held=held: (held << 20) + X.nbytes)
+        monkeypatch.setattr(memory_budget, "resident_bytes", lambda held=held: (held << 20) + X.nbytes)
         found[held] = StreamKMeans(5, memory_limit="1 GiB").plan(X)
         assert found[held].base_bytes == found[held].process_memory + X.nbytes
         assert found[held].process_memory >= held << 20
-        assert StreamKMeans(5).plan(X).process_memory == process_memory.AUTO_BYTES
+        assert StreamKMeans(5).plan(X).process_memory == memory_budget.AUTO_BYTES
     assert found[130] == found[160] != found[600]
     assert all(each.process_memory % (64 << 20) == 0 for each in found.values())
     told = found[130].process_memory

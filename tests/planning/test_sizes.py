@@ -11,8 +11,8 @@ import pytest
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.engine.pass_memory import MIB
+from streamkm.planning.fit_plan import plan_labels
 from streamkm.planning.request import Resources
-from streamkm.planning.sample_plan import plan_labels
 from streamkm.sources import open_source
 from streamkm.sources.chunks import default_chunk_bytes
 from tests.limits import PROCESS_MEMORY, limited

@@ -18,7 +18,7 @@ from streamkm.engine.dask_workers import SHARD_ROWS, WorkerMemory
 from streamkm.engine.pass_memory import MIB, READ_BYTES
 from streamkm.estimators import kmeans
 from streamkm.estimators.kmeans import settings_of
-from streamkm.planning.process_memory import HELD_SHARE, PlannedWorkers
+from streamkm.planning.memory_model import HELD_SHARE, PlannedWorkers
 from streamkm.sources.chunks import ChunkRuns
 from tests.limits import memory_model
 from tests.planning.test_plan import UnreadSource, plan

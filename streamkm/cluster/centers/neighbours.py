@@ -32,22 +32,22 @@ TABLES_BYTES = 1 << 27  # of all lists, laid out
 SCORED_ENTRIES = 1 << 22  # of scores between means of groups and centers that are there at a time
 
 
-def neighbours_bytes(n_clusters: int, width: int, n_threads: int) -> int:
+def neighbours_bytes(n_clusters: int, width: int, n_threads: int, itemsize: int) -> int:
     """Memory of the lists under construction, with each thread's comparisons; 0 where there are none."""
     if n_clusters < FEWEST_CENTERS:
         return 0
-    return held_neighbours_bytes(n_clusters, width, n_threads) + 2 * 4 * max(SCORED_ENTRIES, n_clusters)
+    return held_neighbours_bytes(n_clusters, width, n_threads, itemsize) + 2 * 4 * max(SCORED_ENTRIES, n_clusters)
 
 
-def held_neighbours_bytes(n_clusters: int, width: int, n_threads: int) -> int:
+def held_neighbours_bytes(n_clusters: int, width: int, n_threads: int, itemsize: int) -> int:
     """Memory of the finished lists, with each thread's comparisons; 0 where there are none."""
     if n_clusters < FEWEST_CENTERS:
         return 0
-    size = group_size(n_clusters)
+    size, column = group_size(n_clusters), itemsize * width
     listed = min(FEWEST_LISTED + LISTED * size, n_clusters)
-    tables = 4 * width * (listed + LANES) * -(-n_clusters // size)
-    laid_out = tables if tables <= 2 * TABLES_BYTES else 0  # of float64, or not
-    return n_clusters * (4 * width + 4 * listed // size + 16) + laid_out + n_threads * 4 * width * (listed + BLOCK_ROWS)
+    tables = column * -(-listed // LANES) * LANES * -(-n_clusters // size)
+    laid_out = tables if tables <= TABLES_BYTES else 0
+    return n_clusters * (column + 4 * listed // size + 16) + laid_out + n_threads * column * (listed + BLOCK_ROWS)
 
 
 def group_size(n_clusters: int) -> int:

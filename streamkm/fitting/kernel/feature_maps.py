@@ -26,7 +26,7 @@ from streamkm.kernels.intrinsics.panels import add_outer_products
 from streamkm.kernels.sketch import kernel_values
 from streamkm.passes.reader import ValidRows
 from streamkm.passes.sketch import FindSketch
-from streamkm.planning.kernel_plan import COLUMN_SKETCHES, LANDMARK_SKETCHES
+from streamkm.planning.sketch_choice import COLUMN_SKETCHES, LANDMARK_SKETCHES
 from streamkm.sketches.base_sketch import Sketch
 from streamkm.sketches.fourier_map import FourierMap
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns

@@ -22,7 +22,7 @@ from streamkm.fitting.kernel.landmarks import precomputed_landmarks
 from streamkm.fitting.kmeans import run_fit
 from streamkm.fitting.state import FitState
 from streamkm.passes.sketch import FindSketch, Sketched
-from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, VIEW_ROWS
+from streamkm.planning.sketch_choice import LANDMARK_SKETCHES, VIEW_ROWS
 from streamkm.sketches.base_sketch import Sketch
 from streamkm.sketches.kernel_columns import Kernel
 from streamkm.sketches.kernel_map import GramFit
