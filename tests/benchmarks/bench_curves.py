@@ -180,11 +180,11 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def append(path: Path, row: dict[str, str]) -> None:
+def append(path: Path, row: dict[str, str], columns: Sequence[str] = COLUMNS) -> None:
     """Write a row behind those of a file, which is made where there is none."""
     new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         if new:
             writer.writeheader()
         writer.writerow(row)

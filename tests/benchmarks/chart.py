@@ -1,4 +1,4 @@
-"""The chart of `bench_curves`: how far objectives are above the best, against processor seconds, a line a method."""
+"""Charts of how far objectives are above the best, a line a method: against processor seconds, or peak memory."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ LINEAR = 0.5  # percent, below which the scale is linear
 TICKS = (0, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 Rows = Sequence[dict[str, str]]
+Panels = dict[str, dict[str, list[tuple[float, float]]]]  # points by title and method
 
 
-def curves(rows: Rows) -> dict[str, dict[str, list[tuple[float, float]]]]:
+def curves(rows: Rows) -> Panels:
     """Processor seconds and objectives, medians over seeds, by data and method: of the newest setting of each."""
     newest = {(row["data"], row["method"]): _setting(row) for row in rows}
     found: dict[str, dict[str, dict[str, list[tuple[float, float]]]]] = {}
@@ -54,26 +55,44 @@ def _middle(runs: list[tuple[float, float]]) -> tuple[float, float]:
 
 def draw(rows: Rows, path: Path) -> None:
     """Draw a panel for each data set."""
+    sizes = {row["data"]: f"{int(row['n']):,} x {int(row['d']):,}, k={int(row['k']):,}" for row in rows}
+    _draw({f"{data}, {sizes[data]}": methods for data, methods in curves(rows).items()}, "processor seconds", path)
+
+
+def draw_bounded(rows: Rows, path: Path) -> None:
+    """Draw a panel for each number of clusters and of rows, of the runs that ended."""
+    found: Panels = {}
+    for row in rows:
+        if row["objective"]:
+            title = f"{int(row['n']):,} x 128, k={int(row['k']):,}"
+            points = found.setdefault(title, {}).setdefault(row["method"], [])
+            points.append((float(row["peak_mib"]), float(row["objective"])))
+    for methods in found.values():
+        for points in methods.values():
+            points.sort()
+    _draw(found, "peak memory of the process, MiB", path)
+
+
+def _draw(found: Panels, against: str, path: Path) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    found = curves(rows)
-    sizes = {row["data"]: f"{int(row['n']):,} x {int(row['d']):,}, k={int(row['k']):,}" for row in rows}
     with mpl.rc_context({"svg.hashsalt": "streamkm", "font.size": 10, "svg.fonttype": "path"}):
         figure = Figure((10.5, 4.6), layout="constrained", facecolor="white")
         panels = figure.subplots(1, len(found), squeeze=False)[0]
-        for axes, (data, methods) in zip(panels, found.items(), strict=True):
+        for axes, (title, methods) in zip(panels, found.items(), strict=True):
             best = min(objective for points in methods.values() for _, objective in points)
             for name in (name for name in STYLES if name in methods):
-                seconds, objectives = zip(*methods[name], strict=True)
+                taken, objectives = zip(*methods[name], strict=True)
                 colour, shape = STYLES[name]
                 ours = name == OURS
                 axes.plot(
-                    seconds, [100 * (objective / best - 1) for objective in objectives], shape + "-", color=colour,
+                    taken, [100 * (objective / best - 1) for objective in objectives], shape + "-", color=colour,
                     label=name, markersize=7 if ours else 5, linewidth=2.5 if ours else 1.2, zorder=3 if ours else 2,
                 )  # fmt: skip
-            axes.set_title(f"{data}, {sizes[data]}", fontsize=10, loc="left")
+            axes.set_title(title, fontsize=10, loc="left")
             _scales(axes)
+            axes.set_xlabel(against)
         panels[0].set_ylabel("objective, % above the best")
         handles = {
             label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
@@ -97,6 +116,5 @@ def _scales(axes: Any) -> None:
     axes.set_yticks([tick for tick in TICKS if tick <= top])
     axes.set_yticks([], minor=True)
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-    axes.set_xlabel("processor seconds")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
