@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks.bench_curves import THREADS, WAIT, append, commit, read
-from tests.benchmarks.chart import draw_bounded
+from tests.benchmarks.chart import draw_bounded as draw
 from tests.benchmarks.make_gradients import Gradients, write
 from tests.benchmarks.measure import ROOT, MissingPeerError, machine, run_child
 from tests.benchmarks.methods import METHODS, OURS
@@ -34,7 +34,6 @@ COLUMNS = (
     "note", "processor", "threads", "commit",
 )  # fmt: skip
 KEY = ("method", "version", "n", "k", "limit_mib", "effort", "threads")
-NONE = 0  # no limit
 PIECE_ROWS = 8192
 PACKAGES_MIB = 100  # that an interpreter and packages take, before rows
 EPOCHS, ITERATIONS = 3, 10
@@ -66,8 +65,9 @@ def streamkm(path: Path, k: int, limit: int, threads: int, **effort: Any) -> Any
     """Its fit of the file within the limit."""
     from streamkm import StreamKMeans
 
-    limited: dict[str, Any] = {"memory_limit": f"{limit} MiB"} if limit else {}
-    return StreamKMeans(k, random_state=0, executor=threads, progress=False, **limited, **effort).fit(path).labels_
+    allowed = f"{limit} MiB" if limit else "auto"
+    fitted = StreamKMeans(k, memory_limit=allowed, executor=threads, random_state=0, progress=False, **effort)
+    return fitted.fit(path).labels_
 
 
 def minibatch(path: Path, k: int, limit: int, threads: int) -> Any:
@@ -77,8 +77,7 @@ def minibatch(path: Path, k: int, limit: int, threads: int) -> Any:
     fitted = MiniBatchKMeans(k, n_init=1, init="k-means++" if k <= PIECE_ROWS else "random", random_state=0)
     for _ in range(EPOCHS):
         for piece in pieces(path, max(PIECE_ROWS, k)):
-            if len(piece) >= min(k, PIECE_ROWS):
-                fitted.partial_fit(piece)
+            fitted.partial_fit(piece)
     return np.concatenate([fitted.predict(piece) for piece in pieces(path)])
 
 
@@ -183,7 +182,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("folder", nargs="?", type=Path, help="of the data")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--k", nargs="+", type=int, default=[1024, 16_384, 131_072])
-    parser.add_argument("--limits", nargs="+", type=int, default=[256, 1024, NONE], help="MiB; 0: none")
+    parser.add_argument("--limits", nargs="+", type=int, default=[256, 1024, 0], help="MiB; 0: none")
     parser.add_argument("--methods", nargs="+", default=list(METHODS_HERE), choices=METHODS_HERE)
     parser.add_argument("--max-iter", type=int, help="of streamkm")
     parser.add_argument("--threads", type=int, default=1, help="of each method")
@@ -196,8 +195,8 @@ def main(argv: list[str] | None = None) -> None:
         if not path.exists():
             write(path, Gradients(), args.rows)
         measure(path, args, args.out)
-    if args.out == RESULTS:
-        draw_bounded(read(RESULTS), PICTURE)
+    if args.out.absolute() == RESULTS:
+        draw(read(RESULTS), PICTURE)
 
 
 if __name__ == "__main__":

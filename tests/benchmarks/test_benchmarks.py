@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from tests.benchmarks import bench_curves
+from tests.benchmarks import bench_bounded, bench_curves
 from tests.benchmarks.__main__ import BENCHMARKS, main
-from tests.benchmarks.methods import METHODS
+from tests.benchmarks.methods import METHODS, OURS
 
 
 @pytest.mark.benchmark
@@ -48,4 +48,21 @@ def test_curves_have_a_row_for_each_effort_and_objectives_of_their_labels(tmp_pa
 
     text = out.read_text()
     bench_curves.main(given)
+    assert out.read_text() == text
+
+
+@pytest.mark.benchmark
+def test_a_limit_that_is_refused_is_followed_by_the_limit_that_the_refusal_names(tmp_path):
+    out = tmp_path / "bounded.csv"
+    given = [str(tmp_path), "--rows", "3000", "--k", "8", "--limits", "100", "--out", str(out)]
+    given += ["--methods", OURS, "scikit-learn MiniBatchKMeans"]
+    bench_bounded.main(given)
+    refused, ours, peer = bench_bounded.read(out)
+    assert refused["note"] == f"refused: raise memory_limit to {ours['limit_mib']} MiB"
+    assert refused["objective"] == ""
+    assert 0 < int(ours["peak_mib"]) <= int(ours["limit_mib"])
+    assert float(ours["objective"]) < 1.1 * float(peer["objective"])
+
+    text = out.read_text()
+    bench_bounded.main(given)
     assert out.read_text() == text
