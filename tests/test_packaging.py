@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import re
 import tomllib
@@ -124,16 +125,16 @@ def test_the_readme_is_one_screen_and_its_links_lead_somewhere():
                 assert anchor in [head.lower().replace(" ", "-") for head in heads], f"{page}: {link}"
 
 
-def test_the_chart_is_drawn_from_results_that_are_here(tmp_path):
+@pytest.mark.parametrize("name", ["bench_curves", "bench_bounded"])
+def test_each_chart_is_drawn_from_results_that_are_here(name, tmp_path):
     pytest.importorskip("matplotlib")
-    from tests.benchmarks import bench_curves
-
-    rows = bench_curves.read(bench_curves.RESULTS)
-    assert {tuple(row) for row in rows} == {bench_curves.COLUMNS}
-    bench_curves.draw(rows, tmp_path / "drawn.svg")
+    benchmark = importlib.import_module(f"tests.benchmarks.{name}")
+    rows = benchmark.read(benchmark.RESULTS)
+    assert {tuple(row) for row in rows} == {benchmark.COLUMNS}
+    benchmark.draw(rows, tmp_path / "drawn.svg")
     kept, drawn = (
         re.findall("<!-- (.+) -->|<text[^>]*>(.+)</text>", path.read_text("utf-8"))
-        for path in (bench_curves.PICTURE, tmp_path / "drawn.svg")
+        for path in (benchmark.PICTURE, tmp_path / "drawn.svg")
     )
     assert kept == drawn
     assert len(kept) > len({row["method"] for row in rows})

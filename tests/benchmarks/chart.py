@@ -60,7 +60,7 @@ def draw(rows: Rows, path: Path) -> None:
 
 
 def draw_bounded(rows: Rows, path: Path) -> None:
-    """Draw a panel for each number of clusters and of rows, of the runs that ended."""
+    """Draw a panel for each number of clusters and of rows with runs of several methods that ended."""
     found: Panels = {}
     for row in rows:
         if row["objective"]:
@@ -70,6 +70,7 @@ def draw_bounded(rows: Rows, path: Path) -> None:
     for methods in found.values():
         for points in methods.values():
             points.sort()
+    found = {title: methods for title, methods in found.items() if len(methods) > 1}
     _draw(found, "peak memory of the process, MiB", path)
 
 
