@@ -131,7 +131,12 @@ def unchanged(path: str) -> Iterator[None]:
 def _compare(path: str, then: FileVersion, status: os.stat_result) -> None:
     now = FileVersion.of(status)
     if then != now:
-        raise SourceError(
-            f"{path} was changed while it was in use: it was {then} when it was opened and is {now} now; open the "
-            f"source again once it is complete{COPIES_HINT}"
-        )
+        raise changed(path, then, now, COPIES_HINT)
+
+
+def changed(path: str, then: object, now: object, hint: str = "") -> SourceError:
+    """The error for a file or object that is not what it was when it was opened."""
+    was = f"it was {then} when it was opened and is {now} now"
+    return SourceError(
+        f"{path} was changed while it was in use: {was}; open the source again once it is complete{hint}"
+    )

@@ -51,9 +51,6 @@ class PreparedRows(WrappedSource):
     def original(self) -> RowSource:
         return self.source
 
-    def original_bytes(self, target_bytes: int) -> int:
-        return self._source_bytes(target_bytes)
-
     def apply(self, X: Matrix) -> Matrix:
         return self._preparation.apply(X)
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from streamkm.core.display import masked, without_secrets
 from streamkm.core.exceptions import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
-from streamkm.sources.local import natural
+from streamkm.sources.local import changed, natural
 
 logger = logging.getLogger(__name__)
 
@@ -209,10 +209,7 @@ def unchanged(files: Sequence[str]) -> Iterator[None]:
 def check_same(file: str) -> None:
     """Refuse an object or directory that has changed since it was opened. Raises SourceError."""
     if isinstance(file, Address) and file.version is not None and (now := _state(file)) != file.version:
-        raise SourceError(
-            f"{file} was changed while it was in use: it was {file.version.text} when it was opened and is {now.text} "
-            f"now; open the source again once it is complete"
-        )
+        raise changed(file, file.version.text, now.text)
 
 
 def _state(address: Address) -> Version:

@@ -186,14 +186,14 @@ class WrappedSource(RowSource):
         return self.source.computed
 
     def chunks(self, target_bytes: int) -> ChunkRuns:
-        found = self.source.chunks(self._source_bytes(target_bytes))
+        found = self.source.chunks(self.original_bytes(target_bytes))
         return found if self.growth == 1 else found.resized(lambda n_bytes: n_bytes * self.growth)
 
     def read(self, chunk: Chunk) -> Rows:
         return self._applied(self.source.read(chunk))
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
-        return map(self._applied, self.source.stream(self._source_bytes(target_bytes)))
+        return map(self._applied, self.source.stream(self.original_bytes(target_bytes)))
 
     def finished(self, X: Matrix) -> Matrix:
         return self.apply(self.source.finished(X))
@@ -224,8 +224,7 @@ class WrappedSource(RowSource):
         other.source = source
         return other
 
-    def _source_bytes(self, target_bytes: int) -> int:
-        """Bytes of the source's rows that become `target_bytes`."""
+    def original_bytes(self, target_bytes: int) -> int:
         return max(1, int(target_bytes / self.growth))
 
     def _applied(self, rows: Rows) -> Rows:

@@ -18,7 +18,7 @@ _Source = TypeVar("_Source", bound=RowSource)
 _Values = tuple[list[str | None], str]  # of a column as text, None for each that is missing; and where they stand
 
 
-def open_matrix(tree: Tree, dataset: str | None, column: str | None, genes: str | None) -> RowSource:
+def open_matrix(tree: Tree, dataset: str | None, var_column: str | None = None, genes: str | None = None) -> RowSource:
     """Open the matrix at `dataset` with the names of its columns; see `find_matrix` and `_with_names`."""
     found = find_matrix(tree, dataset)
     if found.layout == "dense":
@@ -29,7 +29,7 @@ def open_matrix(tree: Tree, dataset: str | None, column: str | None, genes: str 
         data, indices, indptr = (tree.array(join(found.path, name)) for name in ("data", "indices", "indptr"))
         shape, name = (found.shape[0], found.shape[1]), f"{tree.name}:{found.path}"
         source = CsrSource(data, indices, indptr, shape=shape, name=name, layout=found.layout)
-    return _with_names(source, partial(_stored_values, tree, found), column, genes)
+    return _with_names(source, partial(_stored_values, tree, found), var_column, genes)
 
 
 def name_genes(source: RowSource, adata: Any, column: str | None, genes: str | None) -> RowSource:

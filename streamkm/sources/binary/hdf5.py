@@ -20,14 +20,7 @@ from streamkm.sources.stored import opened_path
 _MOST_LINKS = 32
 
 
-def open_hdf5(
-    path: str,
-    *,
-    dataset: str | None = None,
-    follow_external: bool = False,
-    var_column: str | None = None,
-    genes: str | None = None,
-) -> RowSource:
+def open_hdf5(path: str, *, dataset: str | None = None, follow_external: bool = False, **names: str) -> RowSource:
     """Open the matrix of an HDF5 file, by path or URL; see `find_matrix` for `dataset`, `open_source` for options.
 
     Links to other files are followed only with `follow_external`, as a file of unknown origin could name any file.
@@ -35,16 +28,10 @@ def open_hdf5(
     """
     path = opened_path(path)
     with open_file(path) as file:
-        return _open_in(_Hdf5Tree(path, file, follow_external), dataset, var_column, genes)
+        return _open_in(_Hdf5Tree(path, file, follow_external), dataset, names)
 
 
-def open_hdf5_object(
-    node: h5py.Dataset | h5py.Group,
-    *,
-    follow_external: bool = False,
-    var_column: str | None = None,
-    genes: str | None = None,
-) -> RowSource:
+def open_hdf5_object(node: h5py.Dataset | h5py.Group, *, follow_external: bool = False, **names: str) -> RowSource:
     """Open the matrix that an open dataset or group is or holds; raises as `open_hdf5`, SourceError for closed files.
 
     A file that is open for reading is opened again by its path, so the caller may close it. One that is open for
@@ -55,15 +42,15 @@ def open_hdf5_object(
     file = node.file
     path = os.fsdecode(file.filename)
     if file.mode == "r" and file.driver == "sec2" and os.path.isfile(path):
-        return open_hdf5(path, dataset=node.name, follow_external=follow_external, var_column=var_column, genes=genes)
+        return open_hdf5(path, dataset=node.name, follow_external=follow_external, **names)
     file.flush()
-    return _open_in(_Hdf5Tree(path, file, follow_external, handle=True), node.name, var_column, genes)
+    return _open_in(_Hdf5Tree(path, file, follow_external, handle=True), node.name, names)
 
 
-def _open_in(tree: _Hdf5Tree, dataset: str | None, var_column: str | None, genes: str | None) -> RowSource:
+def _open_in(tree: _Hdf5Tree, dataset: str | None, names: dict[str, str]) -> RowSource:
     """Open a matrix; h5py's errors on a damaged file become SourceError."""
     try:
-        return open_matrix(tree, dataset, var_column, genes)
+        return open_matrix(tree, dataset, **names)
     except StreamkmError:
         raise
     except FAILURES as error:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
-from streamkm.sources.local import COPIES_HINT, FileVersion, status_of
+from streamkm.sources.local import COPIES_HINT, FileVersion, changed, status_of
 
 _FILE = np.dtype([("name", "i8"), ("size", "i8"), ("time", "i8")])  # `name`: a hash
 
@@ -52,10 +52,7 @@ class WatchedFiles:
             except (FileNotFoundError, NotADirectoryError):
                 now = None
             if then != now:
-                raise SourceError(
-                    f"{path} was changed while it was in use: it was {then or 'missing'} when the source was opened "
-                    f"and is {now or 'missing'} now; open the source again once it is complete"
-                )
+                raise changed(path, then or "missing", now or "missing")
 
     def __contains__(self, name: object) -> bool:
         return self._version(str(name)) is not None
@@ -65,10 +62,7 @@ class WatchedFiles:
         if self.table is None:
             now = WatchedFiles(self._root, lambda _: False)
             if now.told != self.told:
-                raise SourceError(
-                    f"{self._root} was changed while it was in use: it was {self.told} when it was opened and is "
-                    f"{now.told} now; open the source again once it is complete{COPIES_HINT}"
-                )
+                raise changed(self._root, self.told, now.told, COPIES_HINT)
             self.table = now.table
         found = self.table[np.searchsorted(self.table["name"], _hash(name)) :][:1]
         if found["name"].tolist() != [_hash(name)]:

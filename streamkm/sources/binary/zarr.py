@@ -46,15 +46,8 @@ _DAMAGE = (
 )  # fmt: skip
 
 
-def open_zarr(
-    path: str,
-    *,
-    dataset: str | None = None,
-    var_column: str | None = None,
-    genes: str | None = None,
-    missing_chunks: str = "warn",
-) -> RowSource:
-    """Open the matrix of a Zarr store; `find_matrix` explains `dataset`, `open_source` the other options.
+def open_zarr(path: str, *, missing_chunks: str = "warn", **options: str) -> RowSource:
+    """Open the matrix of a Zarr store; `find_matrix` explains the option `dataset`, `open_source` the others.
 
     `path`: a directory, .zip file, or address that fsspec knows. Raises SourceError, InvalidInputError,
     InvalidParameterError.
@@ -62,29 +55,27 @@ def open_zarr(
     root = open_root(path)
     if isinstance(root.store, RemoteStore):  # servers that list nothing
         root.store.refuses_missing = missing_chunks == "raise"
-    return _open(root, path, dataset, var_column, genes, missing_chunks)
+    return _open(root, path, missing_chunks, **options)
 
 
-def open_zarr_object(
-    node: Any, *, var_column: str | None = None, genes: str | None = None, missing_chunks: str = "warn"
-) -> RowSource:
+def open_zarr_object(node: Any, *, missing_chunks: str = "warn", **names: str) -> RowSource:
     """Open the matrix that an open array or group is or holds. Raises SourceError, InvalidInputError as `open_zarr`."""
     name = _store_name(node.store) + (f":/{node.path}" if node.path else "")
-    return _open(node, name, None, var_column, genes, missing_chunks)
+    return _open(node, name, missing_chunks, **names)
 
 
-def _open(
-    node: Any, name: str, dataset: str | None, var_column: str | None, genes: str | None, missing_chunks: str
-) -> RowSource:
+def _open(node: Any, name: str, missing_chunks: str, dataset: str | None = None, **names: str) -> RowSource:
     if missing_chunks not in ("warn", "raise"):
         raise InvalidParameterError(f'missing_chunks={missing_chunks!r} is unknown; known are "warn" and "raise"')
     if not isinstance(node, zarr.Array):
-        source = open_matrix(_ZarrTree(name, node), dataset, var_column, genes)
+        source = open_matrix(_ZarrTree(name, node), dataset, **names)
     elif (dataset or "").strip("/"):
         raise SourceNotFoundError(f"{name} is one array and has no {dataset}; leave dataset out")
-    elif var_column or genes:
-        option = f"var_column={var_column!r}" if var_column else f"genes={genes!r}"
-        raise InvalidParameterError(f"{option} does not apply to {name}, which is one array; pass the group of X")
+    elif names:
+        option, value = next(iter(names.items()))
+        raise InvalidParameterError(
+            f"{option}={value!r} does not apply to {name}, which is one array; pass the group of X"
+        )
     else:
         source = DenseSource(ZarrArray(node, name))
     if missing_chunks == "raise" and source.origin.missing_chunks:

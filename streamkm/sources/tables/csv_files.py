@@ -20,7 +20,7 @@ from streamkm.kernels.text.machine_words import WINDOW
 from streamkm.sources.arrow import WORKING_BYTES, pyarrow
 from streamkm.sources.chunks import Access, Chunk, ChunkRuns, Origin
 from streamkm.sources.compressed_text import compression, describe_line, opened_text, read_text
-from streamkm.sources.fitted_tables import TableOptions, read_options
+from streamkm.sources.fitted_tables import CSV_KEYS, TableOptions, read_options
 from streamkm.sources.remote import remote_library
 from streamkm.sources.row_source import Rows, RowSource
 from streamkm.sources.stored import name_of, open_binary, opened_path, read_fully
@@ -291,16 +291,8 @@ class CsvStream(CsvFiles):
                     held, base = text[end:], base + end
 
 
-def open_csv(
-    paths: Sequence[str],
-    *,
-    delimiter: Any = None,
-    header: Any = None,
-    newlines_in_values: Any = None,
-    null_values: Any = None,
-    **options: Any,
-) -> RowSource:
+def open_csv(paths: Sequence[str], **options: Any) -> RowSource:
     """Open CSV files, plain or compressed; see `open_source` for options, `CsvFiles` for errors."""
-    form = check_format(paths[0], delimiter, header, newlines_in_values, null_values)
+    form = check_format(paths[0], **{name: options.pop(name) for name in CSV_KEYS if name in options})
     is_cut = not form.newlines_in_values and {compression(path) for path in paths} == {"plain"}
     return (CsvTable if is_cut else CsvStream)(paths, read_options(options), form)

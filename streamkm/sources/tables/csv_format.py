@@ -141,7 +141,7 @@ class CsvFormat:
 
 
 def check_format(
-    path: str, delimiter: Any, header: Any = None, newlines_in_values: Any = None, null_values: Any = None
+    path: str, delimiter: Any = None, header: Any = None, newlines_in_values: Any = None, null_values: Any = None
 ) -> CsvFormat:
     """Check options of CSV; a path's suffix tells whether tabs separate fields. Raises InvalidParameterError."""
     name = path.partition("?")[0].lower()
