@@ -270,7 +270,7 @@ class _Run:
         context, room = PassContext(executor=workers, reader=reader), plan.most_guests.copy()
         with self.progress.stage("gather") as stage:
             border = BorderRows.of(centers, self.threshold)
-            for X, numbers, n_read, nearest, second in outputs(border, context.rows(), workers, stage):
+            for X, numbers, n_read, nearest, second in outputs(border, context.rows(), workers, stage, large=True):
                 rows = first + numbers
                 first += n_read
                 if first > len(labels):

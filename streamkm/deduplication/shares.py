@@ -37,8 +37,6 @@ Bordering: TypeAlias = tuple[Any, NDArray[np.int64], int, NDArray[np.int32], NDA
 class BorderRows(Map[Bordering]):
     """Rows of each chunk, and their nearest and second nearest clusters."""
 
-    large = True
-
     table: NearestCenters
     width: float  # share of the distance between two centers that products of guests with them may differ by
 

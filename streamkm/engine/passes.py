@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from streamkm.core.progress import Stage
@@ -41,8 +40,6 @@ class Readable(Protocol):
 
 class Map(ABC, Generic[Output]):
     """A function of the rows of each item alone, sent to workers once, before the first item."""
-
-    large: ClassVar[bool] = False  # whether outputs are as large as the rows, so that few may wait
 
     @abstractmethod
     def output(self, rows: Any) -> Output:
@@ -101,18 +98,11 @@ class Sink(Protocol[Taken_contra]):
         """Take the next output, or its handle."""
 
     def restore(self, n_items: int) -> bool:
-        """Continue after `n_items` items of an earlier run; False if their saved outputs are gone."""
+        """Continue after `n_items` items of an earlier run; False, unless overridden: their outputs are not saved."""
+        return False
 
     def save(self, name: str, folded: Folded[Any]) -> None:
-        """Save the outputs of the folded items, then the progress of the fold under a name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """The record in which the state of a pass is saved as it grows, and from which it is restored."""
-
-    writer: CheckpointWriter
-    name: str
+        """Save the outputs of the folded items, then the progress of the fold under a name; nothing by default."""
 
 
 def run(
@@ -122,16 +112,18 @@ def run(
     stage: Stage,
     *,
     sink: Sink[Output] | None = None,
-    saved: Saved | None = None,
+    writer: CheckpointWriter | None = None,
+    record: str = "",
 ) -> Result:
     """Read all rows once; return the result of the pass, with the same bits for any workers and interruptions.
 
-    `stage` advances by one for each item. Without a `sink`, outputs are dropped; without `saved`, nothing is saved.
+    `stage` advances by one for each item. Without a `sink`, outputs are dropped. `writer` saves the state as it grows,
+    under the name `record`, from which it is restored.
     """
     shared = executor.share((rows.reader(executor), pass_))
     begun: Folded[State] | None = None
-    if saved is not None:
-        begun = saved.writer.load(saved.name, Folded[pass_.saved_as])  # type: ignore[name-defined]
+    if writer is not None:
+        begun = writer.load(record, Folded[pass_.saved_as])  # type: ignore[name-defined]
     if begun is not None and sink is not None and not sink.restore(begun.n_items):
         begun = None
     if begun is not None:
@@ -144,12 +136,12 @@ def run(
         stage.advance()
 
     def save(folded: Callable[[], Folded[State]], is_last: bool) -> None:
-        if saved is not None:
-            write = saved.writer.save if sink is None else sink.save
-            saved.writer.when_due(lambda: write(saved.name, folded()), is_due=is_last)
+        if writer is not None:
+            write = writer.save if sink is None else sink.save
+            writer.when_due(lambda: write(record, folded()), is_due=is_last)
 
     held = sink is not None and sink.held
-    listener = Listener(take if watched else None, held, begun, save if saved else None)
+    listener = Listener(take if watched else None, held, begun, save if writer else None)
     with rows.reading(stage):
         state = executor.fold(
             stage.name,
@@ -164,11 +156,13 @@ def run(
     return pass_.finish(pass_.start() if state is None else state)
 
 
-def outputs(map_: Map[Output], rows: Readable, executor: Executor, stage: Stage) -> Iterator[Output]:
-    """Read all rows once; yield the output for each item, in order."""
+def outputs(
+    map_: Map[Output], rows: Readable, executor: Executor, stage: Stage, *, large: bool = False
+) -> Iterator[Output]:
+    """Read all rows once; yield the output for each item, in order; few wait if they are as `large` as the rows."""
     shared = executor.share((rows.reader(executor), map_))
     with rows.reading(stage):
-        for output in executor.map(stage.name, _output, rows.items(executor), shared, large=map_.large):
+        for output in executor.map(stage.name, _output, rows.items(executor), shared, large=large):
             yield output
             stage.advance()
 

@@ -24,7 +24,7 @@ from streamkm.sketches.base_sketch import Sketch
 Record: TypeAlias = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 T = TypeVar("T")
 
-ARRAY, BITS, PIECES, MATRIX = "array", "bits", "pieces", "matrix"  # tags of values that JSON does not hold
+ARRAY, BITS, MATRIX = "array", "bits", "matrix"  # tags of values that JSON does not hold
 SKETCH, FLOAT = "sketch", "float"
 NAMES = {"sp": sp, "NDArray": NDArray, "Any": Any}  # to resolve the annotation `Matrix` in any module
 
@@ -66,9 +66,6 @@ def _packed(  # noqa: PLR0911 - one line for each kind of value
     if isinstance(value, Mapping):
         pairs = enumerate(value.items())
         return [[_packed(key, "", {}, {}), _packed(each, f"{at}.{i}", arrays, seen)] for i, (key, each) in pairs]
-    if isinstance(value, Sequence) and len(value) > 1 and all(_is_vector(each, value[0]) for each in value):
-        arrays[at] = np.concatenate(value)
-        return {PIECES: at, "lengths": [len(each) for each in value], "tuple": isinstance(value, tuple)}
     if isinstance(value, Sequence):
         return [_packed(each, f"{at}.{i}", arrays, seen) for i, each in enumerate(value)]
     if is_dataclass(value):
@@ -82,7 +79,7 @@ def _unpacked(value: Any, kind: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
     if origin in (typing.Union, types.UnionType):
         left = [each for each in args if each is not type(None)]
         return None if value is None else _unpacked(value, left[0], arrays)
-    if isinstance(value, dict) and not is_dataclass(origin):
+    if isinstance(value, dict) and (not is_dataclass(origin) or value.keys() == {SKETCH, "at"}):
         return _tagged(value, arrays)
     if is_dataclass(origin):
         given = {each.__name__: kind for each, kind in zip(getattr(origin, "__parameters__", ()), args, strict=False)}
@@ -102,9 +99,6 @@ def _tagged(value: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
     if BITS in value:
         count = int(np.prod(value["shape"]))
         return np.unpackbits(arrays[value[BITS]], count=count).astype(np.bool_).reshape(value["shape"])
-    if PIECES in value:
-        pieces = np.split(arrays[value[PIECES]], np.cumsum(value["lengths"])[:-1])
-        return tuple(pieces) if value["tuple"] else pieces
     if MATRIX in value:
         return unpack_matrix(value[MATRIX], arrays)
     start = value["at"]
@@ -119,8 +113,3 @@ def _collected(value: list[Any], origin: Any, args: tuple[Any, ...], arrays: Map
         return tuple(_unpacked(each, kind, arrays) for each, kind in zip(value, args, strict=True))
     found = [_unpacked(each, args[0] if args else Any, arrays) for each in value]
     return tuple(found) if origin is tuple else found
-
-
-def _is_vector(value: Any, like: Any) -> bool:
-    """Whether both are arrays with one axis and the same dtype; many of these are stored as one."""
-    return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype == getattr(like, "dtype", None)

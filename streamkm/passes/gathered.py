@@ -1,4 +1,4 @@
-"""Results of the first pass beside sketched rows: a row sample, a coreset, and the features that occur."""
+"""Small results of the first pass beside sketched rows: a row sample, a coreset, and the features that occur."""
 
 from __future__ import annotations
 
@@ -101,18 +101,28 @@ class SavedRows:
 
 @dataclass(slots=True)
 class Gathered:
-    """Results of the sketch pass so far, without the sketched rows."""
+    """Small results of consecutive chunks of the sketch pass, without the sketched rows."""
 
     rule: SampleRule
     coreset_rule: CoresetRule | None = None  # rule of the coreset of sketched rows, if one is wanted
+    counts: ChunkCounts = field(default_factory=ChunkCounts)
+    occurring: Occurring = field(default_factory=Occurring)  # features that occur in wide sparse rows
+    blocks: BlockTotals = field(default_factory=BlockTotals)  # of the blocks that are held
     collector: SampleCollector = field(init=False)
     tree: CoresetTree | None = field(init=False)
-    counts: ChunkCounts = field(default_factory=ChunkCounts)  # of the chunks so far
-    occurring: Occurring = field(default_factory=Occurring)  # features that occur in wide sparse rows
 
     def __post_init__(self) -> None:
         self.collector = SampleCollector(self.rule.size)
         self.tree = None if self.coreset_rule is None else CoresetTree(self.coreset_rule)
+
+    def absorb(self, others: Gathered) -> None:
+        """Add the results of the chunks that follow; candidates that cannot come into the sample are dropped."""
+        if self.tree is not None and others.tree is not None:
+            self.tree.absorb(others.tree)
+        self.collector.absorb(others.collector, self.counts.n_rows)
+        self.occurring.add(others.occurring.bits)
+        self.blocks.absorb(others.blocks)
+        self.counts.absorb(others.counts)
 
     def saved(self) -> SavedRows:
         """The record for a checkpoint."""
@@ -138,30 +148,21 @@ def gathered_memory(sizes: FitSizes, cluster_on: ClusterOn) -> PassMemory:
     sample, told = int(CANDIDATES * sizes.kept_rows * picked), sizes.kept_rows / max(1, sizes.reading.n_chunks) * picked
     if cluster_on != "coreset":
         return PassMemory(kept=sample, told=told)
-    told += min(sizes.coreset_rows, sizes.chunk_rows) * (PLACED_ROW_BYTES + rows.block_row_bytes)
-    gathered, drawing = _coreset_bytes(sizes)
-    return PassMemory(kept=sample + gathered, call=drawing, told=told)
+    # The coreset's tree has one node for each doubling of the chunks, none larger than the coreset. While two nodes are
+    # joined, there is a copy of their rows.
+    size, chunk_rows = sizes.coreset_rows, sizes.chunk_rows
+    row, leaf = PLACED_ROW_BYTES + rows.block_row_bytes, min(size, chunk_rows)
+    drawing = chunk_rows * (DRAWN_ROW_BYTES + rows.block_row_bytes) if chunk_rows > size else 0
+    joined = min(2 * size, rows.n_rows)
+    joining = joined * (2 * row + (DRAWN_ROW_BYTES if joined > size else 0))
+    held = node_rows(sizes, sizes.reading.n_chunks) + waiting_calls(sizes.reading.n_threads) * leaf
+    return PassMemory(kept=sample + held * row + joining, call=drawing, told=told + leaf * row)
 
 
 def node_rows(sizes: FitSizes, n_chunks: int) -> int:
     """Most rows in the nodes of the coreset tree of `n_chunks` consecutive chunks."""
     leaf = min(sizes.coreset_rows, sizes.chunk_rows)
     return sum(min(sizes.coreset_rows, leaf << level) for level in range(n_chunks.bit_length()))
-
-
-def _coreset_bytes(sizes: FitSizes) -> tuple[int, int]:
-    """Bytes of a coreset while it is gathered, and of each call that draws from a chunk for it.
-
-    The tree has one node for each doubling of the chunks, none larger than the coreset. While two nodes are joined,
-    there is a copy of their rows.
-    """
-    rows, reading, size, chunk_rows = sizes.rows, sizes.reading, sizes.coreset_rows, sizes.chunk_rows
-    row, leaf = PLACED_ROW_BYTES + rows.block_row_bytes, min(size, chunk_rows)
-    nodes = node_rows(sizes, reading.n_chunks)
-    drawing = chunk_rows * (DRAWN_ROW_BYTES + rows.block_row_bytes) if chunk_rows > size else 0
-    joined = min(2 * size, rows.n_rows)
-    joining = joined * (2 * row + (DRAWN_ROW_BYTES if joined > size else 0))
-    return (nodes + waiting_calls(reading.n_threads) * leaf) * row + joining, drawing
 
 
 def counted(rows: ValidRows, source: RowSource) -> ChunkCounts:

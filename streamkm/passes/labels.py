@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.atomic_io import (
@@ -30,10 +29,10 @@ from streamkm.core.exceptions import ClusterError, OutputError
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Folded
 from streamkm.engine.checkpoint import CheckpointWriter
-from streamkm.engine.passes import Map, held_outputs
+from streamkm.engine.passes import Map, Sink, held_outputs
 from streamkm.engine.records import pack
 from streamkm.passes.pass_context import PassContext
-from streamkm.passes.predict import nearest_labels
+from streamkm.passes.predict import Values, nearest_labels
 from streamkm.passes.reader import ValidRows
 
 SKIPPED = "n_skipped"  # attribute of the Zarr array: how many labels are -1
@@ -77,7 +76,7 @@ class GatheredLabels:
             self._n_written = stop
 
 
-class HeldLabels:
+class HeldLabels(Sink[Any]):
     """Labels of all rows, on the workers that made them; no checkpoint holds them.
 
     `handles` are those of int32 labels, `rows` (chunks,) the labels of each; `n_skipped` are -1, after `count`.
@@ -137,13 +136,6 @@ class HeldLabels:
         self.handles.append(output)
         self.n_taken += 1
 
-    def restore(self, n_items: int) -> bool:  # noqa: ARG002 - they are gone with the run that made them
-        """Return False: nothing is saved."""
-        return False
-
-    def save(self, name: str, folded: Folded[Any]) -> None:
-        """Do nothing."""
-
 
 def check_labels_place(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """The path of a Zarr array of labels; raises OutputError for a URL, another suffix, or files that must stay."""
@@ -159,12 +151,11 @@ def check_labels_place(path: str | os.PathLike[str], *, overwrite: bool = False)
 class Label(Map[tuple[NDArray[np.int32], int]]):
     """The labels of a chunk, -1 for invalid rows, and the number of its rows."""
 
-    model: Model
-    table: NearestCenters  # the model's
+    values: Values  # by `nearest_labels`
 
     def output(self, rows: ValidRows) -> tuple[NDArray[np.int32], int]:
         """Labels and number of rows of one chunk."""
-        return rows.spread(self.model.names(nearest_labels(self.model.place(rows.X), self.table)), -1), rows.n_read
+        return self.values.output(rows), rows.n_read
 
 
 def check_seen(executor: Executor, target: Path) -> None:
@@ -189,8 +180,8 @@ def check_directory(path: str) -> None:
 
 def label_pass(context: PassContext, model: Model, stage: Stage) -> HeldLabels:
     """Read all rows once and label them."""
-    handles, counts = list[Any](), array("q")
-    for handle, n_rows in held_outputs(Label(model, model.table()), context.rows(), context.executor, stage):
+    handles, counts, values = list[Any](), array("q"), Values(model, model.table(), nearest_labels)
+    for handle, n_rows in held_outputs(Label(values), context.rows(), context.executor, stage):
         handles.append(handle)
         counts.append(n_rows)
     stage.rows = sum(counts)

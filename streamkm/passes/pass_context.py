@@ -13,7 +13,7 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.checkpoint import CheckpointWriter
-from streamkm.engine.passes import Pass, Saved, Sink, run
+from streamkm.engine.passes import Pass, Sink, run
 from streamkm.passes.reader import RowReader, SourceRows
 
 Output = TypeVar("Output")
@@ -46,5 +46,6 @@ class PassContext:
         record: str | None = None,
     ) -> Result:
         """Read all rows once; see `engine.passes.run`. `record`: name under which the state is saved, or None."""
-        saved = None if record is None or self.writer.checkpoint is None else Saved(self.writer, record)
-        return run(pass_, self.rows(chunk_rows), self.executor, stage, sink=sink, saved=saved)
+        writer = None if record is None or self.writer.checkpoint is None else self.writer
+        rows = self.rows(chunk_rows)
+        return run(pass_, rows, self.executor, stage, sink=sink, writer=writer, record=record or "")

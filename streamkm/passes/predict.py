@@ -96,18 +96,12 @@ class Values(Map[NDArray[Any]]):
         return rows.spread(values, -1 if values.dtype.kind == "i" else np.nan)
 
 
-class WideValues(Values):
-    """`Values` with many values per row, so that results of few chunks may wait."""
-
-    large = True
-
-
 def map_rows(
     context: PassContext, model: Model, function: Callable[..., Any], stage: Stage, *, wide: bool = False
 ) -> Iterator[NDArray[Any]]:
-    """Read all rows once; yield the values of a function, see `Values`, for each chunk, in order."""
-    values = (WideValues if wide else Values)(model, model.table(), function)
-    for part in outputs(values, context.rows(), context.executor, stage):
+    """Read all rows once; yield the values of a function, see `Values`, for each chunk; `wide`: many for each row."""
+    values = Values(model, model.table(), function)
+    for part in outputs(values, context.rows(), context.executor, stage, large=wide):
         stage.rows += len(part)
         yield part
 

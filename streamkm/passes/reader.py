@@ -150,6 +150,7 @@ class SourceRows:
     weights: NDArray[np.float64] = field(default_factory=lambda: NO_WEIGHTS)  # (n,) or (0,)
     chunk_rows: NDArray[np.int64] | None = None  # (chunks,): optional, rows of each chunk, from an earlier pass
     n_before: int = 0  # chunks to leave out, because an earlier run has processed them
+    chosen: frozenset[int] | None = None  # numbers of the chunks to read; None: all
 
     @property
     def n_items(self) -> int:
@@ -161,7 +162,8 @@ class SourceRows:
 
     def items(self, executor: Executor) -> Iterator[ReadItem]:
         """See `RowReader.items`."""
-        return islice(self.row_reader.items(executor, self.weights, self.chunk_rows), self.n_before, None)
+        items = islice(self.row_reader.items(executor, self.weights, self.chunk_rows), self.n_before, None)
+        return items if self.chosen is None else (item for item in items if item[-1] in self.chosen)
 
     def reader(self, executor: Executor) -> RowReader:
         """The reader for calls, which carries no rows to a cluster."""

@@ -25,7 +25,7 @@ from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.pass_memory import PassMemory
 from streamkm.engine.passes import Map, Pass, held_outputs, outputs
-from streamkm.passes.gathered import BlockTotals, ChunkCounts, Gathered, SavedRows
+from streamkm.passes.gathered import BlockTotals, Gathered, SavedRows
 from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import RowReader, SourceRows, ValidRows
 from streamkm.passes.sketch_rows import SketchRows
@@ -80,7 +80,6 @@ def sketch_pass(
 
     holds = sketch is not None and gathered.tree is None
     handles = list[Any]()
-    totals = BlockTotals()
     spill = context.spill if holds else None
     rereads = spill is not None and sketch is not None and sketch.is_identity and reader.source.lies_as_read
     chunks = reader.source.chunks(reader.target_bytes) if rereads else ()  # reading these costs as much as a copy would
@@ -90,7 +89,7 @@ def sketch_pass(
         if (spill is None or spill.begin(record, saved.n_bytes if saved else 0)) and saved is not None:
             again = zip(chunks, context.rows(chunk_rows).items(context.executor), strict=False)
             before = _blocks_before(reader, map_, spill, len(saved.n_read), again) if spill else ()
-            _restore(gathered, saved, before, handles, totals)
+            _restore(gathered, saved, before, handles)
         stage.after_advance = lambda: writer.save_if_due(record, state)
     if reader.source.n_rows is not None:
         check_weights(reader, weights, reader.source.n_rows)
@@ -103,14 +102,8 @@ def sketch_pass(
         if holds:
             read = partial(_again, reader, chunks[len(handles)]) if chunks else None
             handles.append(spill.keep(handle, read) if spill and isinstance(handle, Block) else handle)
-        if told is None:  # the summary comes with a later chunk of the same call
-            continue
-        if gathered.tree is not None and told.tree is not None:
-            gathered.tree.absorb(told.tree)
-        gathered.collector.absorb(told.sample, gathered.counts.n_rows)
-        gathered.occurring.add(told.occurring.bits)
-        totals.absorb(told.blocks)
-        gathered.counts.absorb(told.counts)
+        if told is not None:  # else it comes with a later chunk of the same call
+            gathered.absorb(told)
     stage.rows = gathered.counts.n_rows
     lost = reader.source.origin.missing_chunks
     texts = [f'{lost}; restore them, or pass missing_chunks="raise"'] if lost else []
@@ -121,9 +114,7 @@ def sketch_pass(
         )
     for text in texts if stage.name == "sketch" else ():
         warnings.warn(text, StreamkmWarning, stacklevel=8)
-    blocks = None
-    if sketch is not None and totals.dtype is not None:
-        blocks = _blocks(context.executor, sketch, handles, gathered.counts, totals)
+    blocks = None if sketch is None else _blocks(context.executor, sketch, handles, gathered)
     sketched = _sketched(context, gathered, blocks)
     if record is not None and (spill is None or spill.file is not None or chunks):
         writer.save(record, state())
@@ -148,20 +139,14 @@ def _blocks_before(
     yield from spill.restored(n_saved)
 
 
-def _restore(
-    gathered: Gathered,
-    saved: SavedRows,
-    before: Iterable[Any],
-    handles: list[Any],
-    totals: BlockTotals,
-) -> None:
+def _restore(gathered: Gathered, saved: SavedRows, before: Iterable[Any], handles: list[Any]) -> None:
     """Continue from the record of a checkpoint, after the blocks that were held."""
     gathered.restore(saved)
     for handle, block in before:
         if not block.n_rows:
             gathered.counts.kept[len(handles)] = np.empty(0, np.int64)
         handles.append(handle)
-        totals.absorb(BlockTotals.of(block))
+        gathered.blocks.absorb(BlockTotals.of(block))
 
 
 def _sketched(context: PassContext, gathered: Gathered, blocks: Blocks | None) -> Sketched:
@@ -189,12 +174,12 @@ def _column_without_values(source: RowSource) -> str:
     return f"; column {names[empty[0]]!r} has no value in the first {len(X):,} rows: leave it out" if len(empty) else ""
 
 
-def _blocks(executor: Executor, sketch: Sketch, handles: list[Any], counts: ChunkCounts, totals: BlockTotals) -> Blocks:
-    """Held blocks of all chunks with valid rows."""
-    filled, empty = handles, counts.empty()
-    if empty:
-        filled = [handle for number, handle in enumerate(handles) if number not in empty]
-    assert totals.dtype is not None
+def _blocks(executor: Executor, sketch: Sketch, handles: list[Any], gathered: Gathered) -> Blocks | None:
+    """Held blocks of all chunks with valid rows; None if there are none."""
+    counts, totals, empty = gathered.counts, gathered.blocks, gathered.counts.empty()
+    if totals.dtype is None:
+        return None
+    filled = [handle for number, handle in enumerate(handles) if number not in empty] if empty else handles
     size = counts.n_valid, sketch.n_components, np.result_type(totals.dtype)
     sums = added_in_order(totals.weights), added_in_order(totals.d2norms)
     return Blocks(executor, filled, *size, *sums, totals.largest_d2norm, totals.dense)

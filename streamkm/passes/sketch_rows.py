@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from streamkm.cluster.occurring import FEWEST_FEATURES, Occurring, occurring_bits
 from streamkm.cluster.rows import NO_WEIGHTS, Block, merged
-from streamkm.cluster.sampling.coreset import CoresetRule, CoresetTree
+from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.cluster.sampling.row_sample import (
     Candidates,
-    SampleCollector,
     SampleRule,
     as_block_matrix,
     sketched_d2norms,
@@ -21,10 +20,9 @@ from streamkm.cluster.sampling.row_sample import (
 )
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
-from streamkm.engine import Executor
 from streamkm.engine.pass_memory import PassMemory
 from streamkm.engine.passes import HeldMap, Map, outputs
-from streamkm.passes.gathered import BlockTotals, ChunkCounts, counted, gathered_memory
+from streamkm.passes.gathered import BlockTotals, ChunkCounts, Gathered, counted, gathered_memory
 from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import ReadItem, RowReader, SourceRows, ValidRows
 from streamkm.passes.sizes import ClusterOn, FitSizes
@@ -35,19 +33,8 @@ from streamkm.sources.row_source import IndexedRows
 MOST_INDEXED = 0.5  # largest share of candidates for which rows are indexed first and then picked
 
 
-@dataclass(slots=True)
-class ChunkSummary:
-    """The small result of consecutive sketched chunks: rows for sample and coreset, and the features that occur."""
-
-    counts: ChunkCounts
-    sample: SampleCollector
-    occurring: Occurring
-    blocks: BlockTotals = field(default_factory=BlockTotals)
-    tree: CoresetTree | None = None
-
-
 @dataclass(frozen=True, slots=True)
-class SketchRows(HeldMap[ChunkSummary]):
+class SketchRows(HeldMap[Gathered]):
     """Sketch the rows of each chunk, and gather its sample, coreset and features."""
 
     sketch: Sketch | None  # None: rows are sampled only
@@ -70,31 +57,24 @@ class SketchRows(HeldMap[ChunkSummary]):
         indexed = reader.index_rows(item[0]) if few else None
         return reader.read(item) if indexed is None else indexed, reader, item[4]
 
-    def join(self, first: ChunkSummary, second: ChunkSummary) -> ChunkSummary:
-        """Join the small results of chunks; candidates that cannot come into the sample are dropped."""
-        first.sample.absorb(second.sample, first.counts.n_rows)
-        first.occurring.add(second.occurring.bits)
-        first.counts.absorb(second.counts)
-        first.blocks.absorb(second.blocks)
-        if first.tree is not None and second.tree is not None:
-            first.tree.absorb(second.tree)
+    def join(self, first: Gathered, second: Gathered) -> Gathered:
+        """Join the small results of chunks."""
+        first.absorb(second)
         return first
 
-    def output(self, rows: tuple[ValidRows | IndexedRows, RowReader, int]) -> tuple[Block | None, ChunkSummary]:
+    def output(self, rows: tuple[ValidRows | IndexedRows, RowReader, int]) -> tuple[Block | None, Gathered]:
         """The block of sketched rows, if it is held, and the small result of the chunk."""
         found, reader, index = rows
         if isinstance(found, IndexedRows):
             return None, _indexed(found, reader, self.rule)
-        sample = SampleCollector(self.rule.size)
-        sample.add(self.rule.candidates(found.X, found.places, found.numbers, found.weights))
         n_features = reader.source.n_features
         bits = occurring_bits(found.X) if n_features is None or n_features >= FEWEST_FEATURES else None
-        told = ChunkSummary(counted(found, reader.source), sample, Occurring(bits))
+        told = Gathered(self.rule, self.coreset_rule, counted(found, reader.source), Occurring(bits))
+        told.collector.add(self.rule.candidates(found.X, found.places, found.numbers, found.weights))
         if self.sketch is None:
             return None, told
         sketched = as_block_matrix(self.sketch.apply(found.X), sketched=not self.sketch.is_identity)
-        if self.coreset_rule is not None:
-            told.tree = CoresetTree(self.coreset_rule)
+        if told.tree is not None:
             if len(found.places):
                 told.tree.add(index, merged(sketched), found.places, found.weights)
             return None, told
@@ -105,15 +85,15 @@ class SketchRows(HeldMap[ChunkSummary]):
         return block, told
 
 
-def _indexed(indexed: IndexedRows, reader: RowReader, rule: SampleRule) -> ChunkSummary:
+def _indexed(indexed: IndexedRows, reader: RowReader, rule: SampleRule) -> Gathered:
     """Sample candidates of a chunk whose other rows stay unread; the assign pass reads and checks them."""
     n_rows = len(indexed.places)
     picked, keys = rule.picks(indexed.places, NO_WEIGHTS)
     rows = reader.checked(indexed.take(picked), indexed.places[picked])
     counts = ChunkCounts(array("q", [n_rows]), {}, n_rows, n_rows, n_rows, indexed.n_features)
-    sample = SampleCollector(rule.size)
-    sample.add(Candidates(rows.X, keys, picked))
-    return ChunkSummary(counts, sample, Occurring(None))
+    told = Gathered(rule, counts=counts, occurring=Occurring(None))
+    told.collector.add(Candidates(rows.X, keys, picked))
+    return told
 
 
 FEWEST_PLACES, MOST_PLACES = 16, 64
@@ -126,33 +106,17 @@ def rows_ahead(context: PassContext, n_wanted: int, row_bytes: int, stage: Stage
     The source must know its number of rows. Small chunks give fewer rows; an invalid row raises InvalidInputError.
     """
     reader = replace(context.reader, target_bytes=max(1, n_wanted // MOST_PLACES) * row_bytes)
-    chunks = reader.source.chunks(reader.target_bytes)
-    places = _places(chunks, n_wanted)
-    items = enumerate(SourceRows(reader).items(context.executor))
-    chosen, parts = tuple(item for place, item in items if place in places), []
-    evenly = Evenly(-(-n_wanted // len(chosen)))
-    for X, n_read in outputs(evenly, ChosenRows(reader, chosen=chosen), context.executor, stage):
+    chosen, parts = _places(reader.source.chunks(reader.target_bytes), n_wanted), []
+    rows, evenly = SourceRows(reader, chosen=chosen), Evenly(-(-n_wanted // len(chosen)))
+    for X, n_read in outputs(evenly, rows, context.executor, stage, large=True):
         parts.append(X)
         stage.rows += n_read
     return stacked(parts)
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenRows(SourceRows):
-    """Rows of some chunks of a source."""
-
-    chosen: tuple[ReadItem, ...] = ()
-
-    def items(self, executor: Executor) -> Iterator[ReadItem]:  # noqa: ARG002 - they were made before
-        """The chosen chunks."""
-        return iter(self.chosen)
-
-
-@dataclass(frozen=True, slots=True)
 class Evenly(Map[tuple[Matrix, int]]):
     """Evenly spread rows of each chunk, and the number of its rows."""
-
-    large = True
 
     n_each: int
 

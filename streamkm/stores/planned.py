@@ -108,8 +108,6 @@ def choose_store_sketch(
 class StoredRows(Map[tuple[Matrix, int]]):
     """Sketched rows of a chunk, canonical, with NaN for skipped ones; and the width of the original rows."""
 
-    large = True
-
     sketch: Sketch
 
     @staticmethod

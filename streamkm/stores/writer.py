@@ -145,7 +145,7 @@ def _write_part(
 ) -> tuple[PartInfo, Any, int]:
     """Write a pass over a source into a part; give the part, its kind, and the width of the original rows."""
     writer, width, source = None, 1, context.reader.source
-    for X, found in outputs(StoredRows(sketch), context.rows(), context.executor, stage):
+    for X, found in outputs(StoredRows(sketch), context.rows(), context.executor, stage, large=True):
         kind = kind or ("dense" if isinstance(X, np.ndarray) else "csr")
         writer = writer or _PartWriter(directory, kind, X.dtype, X.shape[1])
         writer.add(X)
