@@ -38,7 +38,7 @@ from streamkm.estimators.validation import (
     parameters_of,
     searching,
 )
-from streamkm.fitting.streams.coreset_clusters import FollowSettings, StreamSettings, cluster_coreset
+from streamkm.fitting.streams.coreset_clusters import StreamSettings, cluster_coreset
 from streamkm.fitting.streams.stream import Stream, stream_size
 from streamkm.fitting.streams.waiting_rows import feed
 from streamkm.metrics.drift_report import Drift, Update
@@ -278,7 +278,7 @@ class IncrementalKMeans(DescribedKMeans):
         stream = self._stream_for(rows)
         labelling = self._labelling(source, rows, stream, weights, follows=True)
         begun = time.perf_counter()
-        after, labels, told = update_rows(labelling, stream, *self._settings(stream), place, checkpoint)
+        after, labels, told = update_rows(labelling, stream, self._settings(stream), place, checkpoint)
         self._follow(after, vars(self).get("n_steps_", 0) + 1)
         set_labels(self, labels if place is None else open_labels(place))
         if table is not None:
@@ -489,11 +489,11 @@ class IncrementalKMeans(DescribedKMeans):
         self.stream_, self.n_samples_seen_, self.n_steps_ = stream, stream.n_rows, n_steps
         self.n_features_in_ = stream.n_features
 
-    def _settings(self, stream: Stream) -> tuple[FollowSettings, StreamSettings]:
+    def _settings(self, stream: Stream) -> StreamSettings:
         """Settings of updates, and of the first search for clusters in a coreset."""
-        (fewest, most), seed = cluster_range(self.n_clusters), stream.rule.seed
-        first = {"n_clusters": fewest, "seeds": np.random.SeedSequence(seed)}
-        return FollowSettings(fewest, most, self.tol, seed), StreamSettings(**searching(parameters_of(self)) | first)
+        fewest, most = cluster_range(self.n_clusters)
+        own = {"n_clusters": fewest, "most": most, "seeds": np.random.SeedSequence(stream.rule.seed)}
+        return StreamSettings(**searching(parameters_of(self)) | own)
 
     def _labelling(
         self, source: RowSource, rows: RowSource, stream: Stream, weights: Weights, *, follows: bool = False
@@ -515,14 +515,13 @@ class IncrementalKMeans(DescribedKMeans):
         stream = self.stream_
         clusters: Any
         found: dict[str, Any]
-        follow, starts = self._settings(stream)
-        executor, width = parameters_of(self).executor, stream.n_features
+        settings, executor, width = self._settings(stream), self.executor, stream.n_features
         if stream.followed is None:
-            clusters, counts = cluster_coreset(stream.coreset(), starts, executor)
+            clusters, counts = cluster_coreset(stream.coreset(), settings, executor)
             means, ids, error = clusters.centers, np.arange(len(clusters.centers)), np.nan
             found = {"n_iter_": clusters.n_iter, "converged_": clusters.converged}
         else:
-            clusters = stream.known_clusters(follow, starts, executor)
+            clusters = stream.known_clusters(settings, executor)
             counts, means, ids, error = clusters.counts, clusters.means, clusters.ids, clusters.error
             found = {"changed_share_": stream.followed.changed_share(), "cluster_means_": means}
         centers, inertia, steps = clusters.centers, clusters.inertia, self.preparation_

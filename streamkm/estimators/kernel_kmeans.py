@@ -32,9 +32,8 @@ from streamkm.estimators.validation import (
     searching,
 )
 from streamkm.fitting.context import FitContext, KernelRule, check_clusters
-from streamkm.fitting.kernel.feature_maps import MapRule
 from streamkm.fitting.kernel.kernel_fit import KernelSettings, run_kernel_fit
-from streamkm.fitting.kernel.landmarks import Choice
+from streamkm.fitting.kernel.landmarks import MapRule
 from streamkm.passes.reader import RowReader
 from streamkm.planning.fit_plan import plan_request
 from streamkm.planning.memory_budget import planned_line_limit
@@ -311,7 +310,7 @@ class StreamKernelKMeans(DescribedKMeans):
         wanted = (given.n_clusters, n_landmarks, rank, given.eps)
         sizes = kernel_sizes(*wanted, source.estimated_rows, method=method.method)
         how = method.landmarks if method.method == "nystroem" else "uniform"
-        choice = Choice(how, sizes.n_landmarks, sizes.rank)
+        chosen = (sizes.n_landmarks, sizes.rank, method.landmark_rank)
         by_search = given.n_init == "auto" and isinstance(given.init, str) and given.init == "k-means++"
         searched = by_search and given.n_clusters <= FEW_CLUSTERS  # features are few: starts cost little
         width = (given.gamma, given.gamma_factor * kernel.gamma_factor)
@@ -320,6 +319,6 @@ class StreamKernelKMeans(DescribedKMeans):
             refine=given.refine,
             seeds=random_streams(seed),
             kernel=KernelRule(ALIASES.get(kernel.kernel, kernel.kernel), *width, kernel.degree, float(kernel.coef0)),
-            map=MapRule(method.method, choice, method.landmark_rank, neighbor_landmarks(given)),
+            map=MapRule(method.method, how, *chosen, neighbor_landmarks(given)),
         )
         return sizes, settings

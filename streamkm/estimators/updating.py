@@ -25,7 +25,7 @@ from streamkm.estimators.describe import feature_namer, in_units
 from streamkm.estimators.input_rows import checkpoint_writer
 from streamkm.estimators.labelling import Labelling
 from streamkm.estimators.validation import Weights, centers_dtype, digest
-from streamkm.fitting.streams.coreset_clusters import FollowSettings, StreamSettings
+from streamkm.fitting.streams.coreset_clusters import StreamSettings
 from streamkm.fitting.streams.followed_stream import UNSEARCHED, events_of, moved
 from streamkm.fitting.streams.stream import Stream
 from streamkm.fitting.streams.waiting_rows import feed
@@ -104,8 +104,7 @@ def new_clusters(estimator: Any, clusters: TrackedClusters, ids: list[int]) -> t
 def update_rows(
     labelling: Labelling,
     stream: Stream,
-    settings: FollowSettings,
-    starts: StreamSettings,
+    settings: StreamSettings,
     labels_to: Any,
     checkpoint: Any,
 ) -> tuple[Stream, NDArray[np.int32] | HeldLabels, dict[str, Any]]:
@@ -122,7 +121,7 @@ def update_rows(
                 stage.rows = int(chunk_rows.sum())
         else:
             known = stream.followed.clusters.widened(labelling.model.n_features)
-            draws = _draw_rule(stream, settings.seed, known, source)
+            draws = _draw_rule(stream, known, source)
             observed = observe_rows(context, labelling, known, draws, "observe")
             chunk_rows = observed.chunk_rows
             more = _part_of(observed.gathered.drawn, draws, stream, weights, int(chunk_rows.sum()))
@@ -138,7 +137,7 @@ def update_rows(
             if totals and more and stream.followed and _goes_on(stream.followed, settings, drift, more, ground):
                 step = moved(stream.followed, more, rule, totals.counts, totals.sums)
             else:
-                step = stream.follow(here, more, settings, starts, earlier, ground)
+                step = stream.follow(here, more, settings, earlier, ground)
         stays = labels_to is not None or (is_on_cluster(estimator.executor) and checkpoint is None)
         clusters, assigned = _label(context, labelling, step.clusters, chunk_rows, rule, ground, labels_to, stays=stays)
     n_valid = stream.n_rows - n_before if observed is None else observed.n_valid
@@ -188,11 +187,11 @@ def _counted_part(
     return part.only(~is_far), drift, ground
 
 
-def _goes_on(followed: Followed, settings: FollowSettings, drift: Any, more: Part, ground: Any) -> bool:
+def _goes_on(followed: Followed, settings: StreamSettings, drift: Any, more: Part, ground: Any) -> bool:
     """Whether new rows are so few and alike that no cluster needs a split or a join."""
     clusters, new = followed.clusters, more.total_weight
     calm = drift.verdict == "stable" and not len(ground.groups)
-    fits = settings.fewest <= clusters.n_clusters <= settings.most
+    fits = settings.n_clusters <= clusters.n_clusters <= settings.most
     return calm and fits and clusters.unsearched + new <= UNSEARCHED * (float(clusters.counts.sum()) + new)
 
 
@@ -249,11 +248,12 @@ def _label(
     return counted, assigned
 
 
-def _draw_rule(stream: Stream, seed: int, clusters: TrackedClusters, source: RowSource) -> DrawRule:
+def _draw_rule(stream: Stream, clusters: TrackedClusters, source: RowSource) -> DrawRule:
     """Draw as many new rows as the coreset has, by weight and by their share of the objective."""
     n_rows = float(source.estimated_rows or stream.rule.size)
     a_row = clusters.inertia / max(float(clusters.counts.sum()), 1e-300)
-    own = np.random.SeedSequence([seed, stream.next_row])  # or each update would draw the rows with the same numbers
+    # else each update would draw the rows with the same numbers
+    own = np.random.SeedSequence([stream.rule.seed, stream.next_row])
     return DrawRule.of(stream.rule.size, int(own.generate_state(1, np.uint64)[0]), n_rows, a_row * n_rows)
 
 

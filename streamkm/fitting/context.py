@@ -55,24 +55,10 @@ class FoundKernel:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """A kernel and its map, with a root and a rank while sums over rows are needed to find the projection."""
+    """A kernel and its map, or the round of sums over rows that finds the map's projection."""
 
     kernel: FoundKernel
-    map: Sketch
-    root: NDArray[np.float64] | None = None
-    rank: int | None = None
-
-    @classmethod
-    def of(cls, kernel: FoundKernel, found: Sketch | GramFit) -> Mapping:
-        """A mapping from a map, or from the round that finds its projection."""
-        if isinstance(found, GramFit):
-            return cls(kernel, found.map, found.root, found.rank)
-        return cls(kernel, found)
-
-    @property
-    def found(self) -> Sketch | GramFit:
-        """The map, or the round of sums over rows that finds its projection."""
-        return self.map if self.root is None or self.rank is None else GramFit(self.map, self.root, self.rank)
+    found: GramFit | Sketch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from streamkm.planning.memory_model import n_rows_ahead, pca_rows
 from streamkm.planning.plan import Plan
 from streamkm.sketches import DATA_DEPENDENT, find_sketch, first_round, make_sketch, sketch_class
 from streamkm.sketches.base_sketch import Sketch
+from streamkm.sketches.kernel_map import GramFit
 
 MORE_LOST, LOST_ANYWAY = 1.15, 0.005  # how much more directions may leave out of all rows than of those read ahead
 LOST_ROWS = 2048  # that this is judged by, at most
@@ -138,7 +139,8 @@ def read(context: FitContext) -> NormalizedRows:
     mapping = context.settings.find_map(context, sketched)
     if mapping is None and not plan.fit_passes and not plan.sketches_later:
         return normalize_rows(context, sketched)
-    sketch = _sketch(context, sketched) if mapping is None else mapping.map
+    sketch = _sketch(context, sketched) if mapping is None else mapping.found
+    assert not isinstance(sketch, GramFit)  # all rounds are done
     kernel, chunk_rows = None if mapping is None else mapping.kernel, sketched.chunk_rows
     if plan.sketches_later:
         del sketched  # this pass samples the same rows once more

@@ -20,7 +20,7 @@ from streamkm.engine import open_executor
 from streamkm.fitting.kernel.bandwidth import gamma_by_rule, mean_d2
 from streamkm.fitting.kernel.feature_maps import column_sketch, landmark_sketch, sketched_columns_map
 from streamkm.fitting.kernel.landmarks import (
-    Choice,
+    MapRule,
     choose_landmarks,
     rank_leverage_scores,
     ridge_leverage_scores,
@@ -88,7 +88,9 @@ class TestLandmarks:
         X = sp.csr_array(np.abs(blobs[0])) if sparse else blobs[0]
         with open_executor(1) as here:
             chosen, everything = (
-                choose_landmarks(here, sample_of(X), Kernel("rbf", GAMMA), Choice(how, n, 5), np.random.default_rng(0))
+                choose_landmarks(
+                    here, sample_of(X), Kernel("rbf", GAMMA), MapRule("nystroem", how, n, 5), np.random.default_rng(0)
+                )
                 for n in (20, 500)
             )
         assert chosen.shape == (20, 4)
@@ -109,7 +111,9 @@ class TestLandmarks:
     def test_kmeans_refuses_wide_means(self):
         X = sp.random_array((5000, 100_000), density=1e-4, format="csr", rng=np.random.default_rng(0))
         with open_executor(1) as here, pytest.raises(InvalidParameterError, match="keeps 1,000 means of 100,000"):
-            choose_landmarks(here, sample_of(X), Kernel("rbf"), Choice("kmeans", 1000, 5), np.random.default_rng(0))
+            choose_landmarks(
+                here, sample_of(X), Kernel("rbf"), MapRule("nystroem", "kmeans", 1000, 5), np.random.default_rng(0)
+            )
 
 
 class TestColumnSketches:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,17 +14,13 @@ from scipy.linalg import eigh
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.core.progress import Stage
-from streamkm.engine import Executor, Large
-from streamkm.engine.passes import Readable, run
+from streamkm.engine import Executor
 from streamkm.fitting.context import FoundKernel, KernelRule, Mapping
 from streamkm.fitting.kernel.bandwidth import gamma_by_neighbors
-from streamkm.fitting.kernel.landmarks import Choice, choose_landmarks, kept, precomputed_landmarks
+from streamkm.fitting.kernel.landmarks import MapRule, choose_landmarks, kept, precomputed_landmarks
 from streamkm.kernels.intrinsics.hashing import hash_features
 from streamkm.kernels.intrinsics.panels import add_outer_products
 from streamkm.kernels.sketch import kernel_values
-from streamkm.passes.reader import ValidRows
-from streamkm.passes.sketch import FindSketch
 from streamkm.planning.sketch_choice import COLUMN_SKETCHES, LANDMARK_SKETCHES
 from streamkm.sketches.base_sketch import Sketch
 from streamkm.sketches.fourier_map import FourierMap
@@ -38,16 +33,6 @@ GRAM_ROWS_PER_COLUMN = 6
 GRAM_PIECE_ROWS = 1280  # four pieces of 5,000 rows, for two threads or four
 
 
-@dataclass(frozen=True, slots=True)
-class MapRule:
-    """The rule by which rows become features."""
-
-    method: str
-    choice: Choice  # landmarks, or as many random features; and the rank
-    root_rank: int | None  # rank to which W's pseudo-inverse is cut; None: as many as float32 values determine
-    n_neighbors: int = 0  # landmarks of `neighbor_mapping`, if it is tried or asked for
-
-
 def first_round(
     here: Executor, sample: Sample, kernel: Kernel, rule: MapRule, n_rows: int, rng: np.random.Generator
 ) -> Sketch | GramFit:
@@ -56,35 +41,35 @@ def first_round(
     Raises InvalidInputError: a sketch of all columns, if the sample does not hold all rows; InvalidParameterError:
     random Fourier features of another kernel than "rbf".
     """
-    rank, X = rule.choice.rank, sample.X
+    rank, X = rule.rank, sample.X
     if rule.method in COLUMN_SKETCHES:
         if not sample.complete:
             raise InvalidInputError(
                 f"method={rule.method!r} needs all rows in memory; {len(sample.rows):,} of more are sampled: "
                 'use method="nystroem"'
             )
-        sketch = column_sketch(rule.method, len(sample.rows), rule.choice.n_landmarks, int(rng.integers(2**63)))
+        sketch = column_sketch(rule.method, len(sample.rows), rule.n_landmarks, int(rng.integers(2**63)))
         return sketched_columns_map(here, kernel, kept(sample.X), sketch, rank, rule.root_rank)
     if rule.method.endswith("fourier"):
         if kernel.name != "rbf":
             raise InvalidParameterError(f'method={rule.method!r} with kernel={kernel.name!r}; needed: kernel="rbf"')
-        n_columns = max(2, rule.choice.n_landmarks // 2 * 2)
+        n_columns = max(2, rule.n_landmarks // 2 * 2)
         orthogonal = rule.method == "orthogonal-fourier"
         # zeros for sparse rows, which must stay sparse
         shift = np.zeros(X.shape[1]) if sp.issparse(X) else X.mean(axis=0, dtype=np.float64)
         drawn = FourierMap.draw(kernel.gamma, shift, n_columns, orthogonal=orthogonal, rng=rng)
         return GramFit(drawn, np.eye(n_columns), rank)
     if rule.method in LANDMARK_SKETCHES:
-        landmarks = choose_landmarks(here, sample, kernel, rule.choice, rng)
+        landmarks = choose_landmarks(here, sample, kernel, rule, rng)
         n_columns = int(landmarks.shape[0])
         if rule.method == "ros":  # there may be fewer rows than were estimated
             n_columns = 1 << (n_columns.bit_length() - 1)
         mixing = landmark_sketch(rule.method, n_columns, n_rows, rng)
         return KernelMap.of(kernel, landmarks[:n_columns], mixing)
     if kernel.name == "precomputed":
-        landmarks, rows = precomputed_landmarks(sample, rule.choice.n_landmarks)
+        landmarks, rows = precomputed_landmarks(sample, rule.n_landmarks)
     else:
-        rows = landmarks = choose_landmarks(here, sample, kernel, rule.choice, rng)
+        rows = landmarks = choose_landmarks(here, sample, kernel, rule, rng)
     root = inverse_root(KernelColumns(kernel, landmarks).values(rows), rule.root_rank)
     whole = KernelMap.of(kernel, landmarks, root)
     return whole if rule.method == "two-step" else GramFit(whole, root, rank)
@@ -131,9 +116,22 @@ def fit_on_sample(here: Executor, sample: Sample, round_: GramFit) -> Sketch:
     Pieces are added up in order, for any number of threads.
     """
     n_rows = min(len(sample.rows), max(GRAM_ROWS, GRAM_ROWS_PER_COLUMN * round_.map.n_columns))
-    found = run(FindSketch(round_), SampledRows(sample, n_rows), here, Stage("gram"))
-    assert not isinstance(found, GramFit)  # one round is all there is
+    pieces = _pieces(n_rows, GRAM_PIECE_ROWS)
+    found: Sketch = round_.finish(here.fold("gram", _add, _join, pieces, len(pieces), sample, round_, large="state"))
     return found
+
+
+def _add(state: Any, piece: slice, sample: Sample, round_: GramFit) -> tuple[Any, None]:
+    return round_.step(state, sample.X[piece], sample.weights[piece]), None
+
+
+def _join(first: Any, second: Any, sample: Sample, round_: GramFit) -> Any:  # noqa: ARG001 - as for `_add`
+    return round_.join([first, second])
+
+
+def _pieces(n_rows: int, piece_rows: int) -> list[slice]:
+    """Rows of consecutive pieces."""
+    return [slice(start, stop) for start, stop in pairwise([*range(0, n_rows, piece_rows), n_rows])]
 
 
 def neighbor_mapping(sample: Sample, rule: KernelRule, n_landmarks: int, rank: int) -> Mapping:
@@ -151,38 +149,7 @@ def neighbor_mapping(sample: Sample, rule: KernelRule, n_landmarks: int, rank: i
     cut = root[:, None] * (W + W.T) * root / 2
     values, vectors = eigh(cut, subset_by_index=[max(0, len(cut) - rank), len(cut) - 1])
     projection = oriented(root[:, None] * vectors[:, ::-1] / np.maximum(values[::-1], np.finfo(np.float32).eps))
-    return Mapping.of(FoundKernel(gamma), replace(KernelMap.of(kernel, landmarks, projection), unit=True))
-
-
-@dataclass(frozen=True, slots=True)
-class SampledRows(Readable):
-    """The first rows of a sample, piece by piece, as `engine.passes.run` reads them."""
-
-    sample: Sample
-    n_rows: int
-
-    @property
-    def n_items(self) -> int:
-        """The number of pieces."""
-        return -(-self.n_rows // GRAM_PIECE_ROWS)
-
-    def items(self, executor: Executor) -> Iterator[slice]:  # noqa: ARG002 - they are in this process
-        """The rows of each piece."""
-        cuts = [*range(0, self.n_rows, GRAM_PIECE_ROWS), self.n_rows]
-        return (slice(start, stop) for start, stop in pairwise(cuts))
-
-    def reader(self, executor: Executor) -> SampledRows:  # noqa: ARG002
-        """The sample."""
-        return self
-
-    def large(self, state_bytes: float) -> Large:  # noqa: ARG002
-        """Return "state", as states are larger than pieces."""
-        return "state"
-
-    def read(self, item: slice) -> ValidRows:
-        """The rows of a piece."""
-        X, places = self.sample.X[item], self.sample.rows[item]
-        return ValidRows(X, places, len(places), None, None, self.sample.weights[item])
+    return Mapping(FoundKernel(gamma), replace(KernelMap.of(kernel, landmarks, projection), unit=True))
 
 
 PIECE_ROWS = 1024
@@ -225,9 +192,7 @@ def sketched_columns_map(
     `root_rank`: rank to which W's pseudo-inverse is cut. Wang, Gittens and Mahoney, JMLR 20 (2019), algorithm 2.
     """
     columns = KernelColumns(kernel, X)
-    cuts = [*range(0, X.shape[0], PIECE_ROWS), X.shape[0]]
-    pieces = [slice(start, stop) for start, stop in pairwise(cuts)]
-    C = np.concatenate(here.each("columns", _combined, pieces, X, columns, S))
+    C = np.concatenate(here.each("columns", _combined, _pieces(X.shape[0], PIECE_ROWS), X, columns, S))
     W = np.ascontiguousarray(C.T) @ S
     root = inverse_root(W, root_rank)
     inner = root.T @ _gram(C) @ root

@@ -17,8 +17,8 @@ from streamkm.engine import Executor
 from streamkm.fitting.centers import search_centers
 from streamkm.fitting.context import FitContext, FoundKernel, KernelRule, Mapping, Settings
 from streamkm.fitting.kernel.bandwidth import resolved
-from streamkm.fitting.kernel.feature_maps import MapRule, first_round, fit_on_sample, neighbor_mapping
-from streamkm.fitting.kernel.landmarks import precomputed_landmarks
+from streamkm.fitting.kernel.feature_maps import first_round, fit_on_sample, neighbor_mapping
+from streamkm.fitting.kernel.landmarks import MapRule, precomputed_landmarks
 from streamkm.fitting.kmeans import run_fit
 from streamkm.fitting.state import FitState
 from streamkm.passes.sketch import FindSketch, Sketched
@@ -51,7 +51,7 @@ class KernelSettings(Settings):
     @property
     def start_rows(self) -> int | None:
         """The landmarks, for "two-step"; else all sampled rows."""
-        return max(self.n_clusters, self.map.choice.n_landmarks) if self.map.method == "two-step" else None
+        return max(self.n_clusters, self.map.n_landmarks) if self.map.method == "two-step" else None
 
     def find_map(self, context: FitContext, sketched: Sketched) -> Mapping:
         """Set the kernel's width, choose landmarks, and find the projection, by all rows or the sample."""
@@ -71,7 +71,7 @@ class KernelSettings(Settings):
                 found = context.run(FindSketch(found), stage, chunk_rows, record="gram")
             elif isinstance(found, GramFit):
                 found = fit_on_sample(context.here, sketched.sample, found)
-        mapping = Mapping.of(mapping.kernel, found)
+        mapping = Mapping(mapping.kernel, found)
         writer.save("map", mapping)
         return mapping
 
@@ -94,10 +94,10 @@ def _first_mapping(here: Executor, settings: KernelSettings, sample: Sample, n_r
     """The kernel and its map; gamma="auto" takes the width that separates clusters of sampled rows better."""
     rule, n_neighbors = settings.kernel, settings.map.n_neighbors
     if rule.gamma == "neighbors":
-        return neighbor_mapping(sample, rule, n_neighbors, settings.map.choice.rank)
+        return neighbor_mapping(sample, rule, n_neighbors, settings.map.rank)
     kernel = resolved(rule, sample)
     known = FoundKernel(float(kernel.gamma), _trace(kernel, sample))
-    wide = Mapping.of(known, first_round(here, sample, kernel, settings.map, n_rows, settings.generator("landmarks")))
+    wide = Mapping(known, first_round(here, sample, kernel, settings.map, n_rows, settings.generator("landmarks")))
     if not n_neighbors:
         return wide
     try:
@@ -105,7 +105,7 @@ def _first_mapping(here: Executor, settings: KernelSettings, sample: Sample, n_r
     except InvalidInputError:  # too many rows are equal for a distance to neighbours
         return wide
     usual = _separation(here, settings, sample, fit_on_sample(here, sample, wide.found))  # type: ignore[arg-type]
-    found = _separation(here, settings, sample, near.map)
+    found = _separation(here, settings, sample, near.found)  # type: ignore[arg-type] # both are maps
     kept = found > max(usual, SEPARATED)
     told = "simplified silhouette %.2f at the mean distance, %.2f at the distance of neighbours: %s kept"
     logger.info(told, usual, found, "the latter" if kept else "the former")

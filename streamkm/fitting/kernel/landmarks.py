@@ -30,17 +30,18 @@ DENSE_ENTRIES = 1 << 24  # unless that takes too much memory
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The rule by which landmarks are chosen."""
+class MapRule:
+    """The rule by which rows become features."""
 
-    how: str
-    n_landmarks: int
-    rank: int  # directions that the features will have, for the ridge of leverage scores
+    method: str
+    how: str  # landmarks are chosen: "uniform", "leverage", "rank-leverage" or "kmeans"
+    n_landmarks: int  # or as many random features
+    rank: int  # directions that the features will have, also for the ridge of leverage scores
+    root_rank: int | None = None  # rank to which W's pseudo-inverse is cut; None: as many as float32 values determine
+    n_neighbors: int = 0  # landmarks of `neighbor_mapping`, if it is tried or asked for
 
 
-def choose_landmarks(
-    here: Executor, sample: Sample, kernel: Kernel, choice: Choice, rng: np.random.Generator
-) -> Matrix:
+def choose_landmarks(here: Executor, sample: Sample, kernel: Kernel, rule: MapRule, rng: np.random.Generator) -> Matrix:
     """Choose landmarks (c, d) from a sample, as `working_landmarks` keeps them; fewer if it has fewer rows.
 
     "uniform": O(1). "leverage" and "rank-leverage": kernel values of the pool of up to 20,000 rows against c of them,
@@ -50,14 +51,14 @@ def choose_landmarks(
     and Kwok, "Improved Nystroem low-rank approximation and error analysis", ICML 2008.
     """
     n_rows = len(sample.rows)
-    n_landmarks = min(choice.n_landmarks, n_rows)
+    n_landmarks = min(rule.n_landmarks, n_rows)
     X = sample.X[: max(POOL_ROWS, n_landmarks)]
-    if choice.how == "kmeans" and n_landmarks < X.shape[0]:
+    if rule.how == "kmeans" and n_landmarks < X.shape[0]:
         return _means(here, X, sample.weights[: X.shape[0]], n_landmarks, rng)
     rows = np.arange(n_landmarks)
-    if choice.how in SCORES and n_landmarks < X.shape[0]:
+    if rule.how in SCORES and n_landmarks < X.shape[0]:
         columns = KernelColumns(kernel, kept(X[:n_landmarks]))
-        scores = SCORES[choice.how](columns, X, choice.rank)
+        scores = SCORES[rule.how](columns, X, rule.rank)
         scores = np.maximum(scores, scores.max() * LEAST_SCORE)  # as many rows as are drawn can be
         rows = np.sort(rng.choice(X.shape[0], n_landmarks, replace=False, p=scores / scores.sum()))
     return kept(X[rows])

@@ -47,6 +47,7 @@ FADED = 0.02
 class StreamSettings(Settings):
     """Validated settings of a stream; from fewer distinct rows than `n_clusters`, fewer clusters are found."""
 
+    most: int = 0  # clusters after updates, which find at least `n_clusters`; no more: their number is kept
     refine: int | str = 0
     streams: ClassVar[tuple[str, ...]] = ("seeding", "search", "sketch")
 
@@ -97,21 +98,11 @@ def _sketch_of(sample: Sample, settings: StreamSettings) -> Sketch:
     return PCASketch.fit(rows, min(wanted, *rows.shape), random_state=word & 0xFFFFFFFF)
 
 
-@dataclass(frozen=True, slots=True)
-class FollowSettings:
-    """Settings by which clusters change from update to update."""
-
-    fewest: int  # clusters; equal: their number is kept
-    most: int
-    tol: float  # share of the objective that a split must gain if the number of clusters is not fixed
-    seed: int
-
-
 def follow(
     here: Executor,
     coreset: Part,
     centers: NDArray[np.float64],
-    settings: FollowSettings,
+    settings: StreamSettings,
     groups: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
     """Go on from centers (k, d) to those of the rows of a coreset (k after, d). O(s k d) a step for s rows.
@@ -124,7 +115,7 @@ def follow(
         centers = np.vstack([centers, groups[: max(0, settings.most - len(centers))]])
     sample, normalization = _normalized(coreset)
     whole = sample.original_block()
-    pieces, rng = LocalBlocks.of(here, whole), np.random.default_rng(settings.seed)
+    pieces, rng = LocalBlocks.of(here, whole), np.random.default_rng(settings.seeds.entropy)
     found = _settled(pieces, normalization.points(centers))
     if len(found.centers) >= settings.most:
         found = split_merge(whole, pieces, found, max_rounds=EXCHANGE_ROUNDS, rng=rng, margin=MARGIN / len(centers))
@@ -138,7 +129,7 @@ def _settled(pieces: LocalBlocks, centers: NDArray[np.float64], max_iter: int = 
 
 
 def _grown(
-    whole: Block, pieces: LocalBlocks, found: LloydResult, settings: FollowSettings, rng: np.random.Generator
+    whole: Block, pieces: LocalBlocks, found: LloydResult, settings: StreamSettings, rng: np.random.Generator
 ) -> LloydResult:
     """Split clusters if that gains enough, up to the most clusters."""
     known: Splits = {}
@@ -162,8 +153,8 @@ def _grown(
             if not n_peeled:
                 break
         wanted = np.flatnonzero((gains[:k] > least) & (apart > EVEN))
-        if k < settings.fewest:
-            wanted = np.union1d(wanted, np.argsort(-gains[:k], kind="stable")[: settings.fewest - k])
+        if k < settings.n_clusters:
+            wanted = np.union1d(wanted, np.argsort(-gains[:k], kind="stable")[: settings.n_clusters - k])
             wanted = wanted[gains[wanted] > 0]
         chosen = wanted[np.argsort(-gains[wanted], kind="stable")][: settings.most - k]
         if not len(chosen):
@@ -174,9 +165,9 @@ def _grown(
     return found
 
 
-def _shrunk(pieces: LocalBlocks, found: LloydResult, settings: FollowSettings) -> LloydResult:
+def _shrunk(pieces: LocalBlocks, found: LloydResult, settings: StreamSettings) -> LloydResult:
     """Join clusters if that costs little, down to the fewest clusters."""
-    while len(found.centers) > settings.fewest:
+    while len(found.centers) > settings.n_clusters:
         totals = pieces.totals(found.centers)
         means = totals.means(found.centers)
         costs, nearest = join_costs(means, totals.counts)

@@ -25,7 +25,7 @@ from streamkm.cluster.tracking.transition import (
 )
 from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
-from streamkm.fitting.streams.coreset_clusters import FollowSettings, follow
+from streamkm.fitting.streams.coreset_clusters import StreamSettings, follow
 
 # Share of a cluster's rows that lie within its reach.
 REACH = 0.99
@@ -67,7 +67,7 @@ def advanced(
     here: Executor,
     followed: Followed,
     rule: CoresetRule,
-    settings: FollowSettings,
+    settings: StreamSettings,
     *,
     waiting: Part | None,
     new: Part | None,

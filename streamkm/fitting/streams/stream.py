@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.rows import NO_WEIGHTS, row_d2norms
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.coreset import CoresetRule, CoresetTree, Part, default_size
 from streamkm.cluster.tracking.followed import Followed, Ground
 from streamkm.cluster.tracking.tracked import TrackedClusters
@@ -18,10 +18,9 @@ from streamkm.core.exceptions import InvalidInputError, ModelFileError
 from streamkm.core.matrix import Matrix, matrix_bytes
 from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.engine.records import pack, unpack
-from streamkm.fitting.streams.coreset_clusters import FollowSettings, StreamSettings, cluster_coreset, follow
+from streamkm.fitting.streams.coreset_clusters import StreamSettings, cluster_coreset, follow
 from streamkm.fitting.streams.followed_stream import Step, advanced, begun, merged
 from streamkm.fitting.streams.waiting_rows import Piece, check_rows, together
-from streamkm.passes.reader import largest_d2, what_is_invalid
 
 FORMAT = 2
 PART_SIZES = 2  # rows of a part, in sizes of the coreset
@@ -83,12 +82,12 @@ class Stream:
         return self.followed is not None and self.from_fit and not self.is_waiting
 
     def add(self, X: Matrix, weights: NDArray[np.float64] = NO_WEIGHTS) -> None:
-        """Copy rows (n, d) into the stream, at least one; sparse chunks may differ in width.
+        """Copy valid rows (n, d) into the stream, at least one; sparse chunks may differ in width.
 
-        Raises InvalidInputError: NaN, infinity, another width, or dense rows after sparse ones; names the row. A
-        refused chunk leaves the stream unchanged.
+        Raises InvalidInputError: another width, or dense rows after sparse ones. A refused chunk leaves the stream
+        unchanged.
         """
-        self._check(X, weights)
+        self._check_shape(sp.issparse(X), X.shape[1])
         n_rows, done = X.shape[0], 0
         while done < n_rows:
             index = self.next_row // self.part_rows
@@ -118,8 +117,7 @@ class Stream:
         self,
         here: Executor,
         more: Part | None,
-        settings: FollowSettings,
-        starts: StreamSettings,
+        settings: StreamSettings,
         earlier: Part | None = None,
         ground: Ground | None = None,
     ) -> Step:
@@ -134,19 +132,19 @@ class Stream:
         if waiting is None:
             raise InvalidInputError("the stream has no rows yet; needed: at least 1")
         coreset = self.rule.finish(waiting)
-        centers = cluster_coreset(coreset, starts, here.n_workers)[0].centers
-        if settings.most > settings.fewest:
+        centers = cluster_coreset(coreset, settings, here.n_workers)[0].centers
+        if settings.most > settings.n_clusters:
             centers = follow(here, coreset, centers, settings)
         if earlier is not None:
             earlier = earlier.faded(self.rule.fade(earlier.last_place, waiting.last_place))
         return begun(centers, coreset, waiting, None if earlier is None else self.rule.finish(earlier))
 
-    def known_clusters(self, settings: FollowSettings, starts: StreamSettings, executor: Any) -> TrackedClusters:
+    def known_clusters(self, settings: StreamSettings, executor: Any) -> TrackedClusters:
         """The clusters that have ids, with the rows that no update has counted estimated by the coreset."""
         if self.followed is not None and not self.is_waiting:
             return self.followed.clusters
         with open_executor(executor) as workers, local_executor(workers) as here:
-            return self.follow(here, None, settings, starts).clusters
+            return self.follow(here, None, settings).clusters
 
     def updated(self, followed: Followed, n_rows: int, next_row: int) -> Stream:
         """The stream after an update, which has counted all rows."""
@@ -230,19 +228,6 @@ class Stream:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"this is no stream that this release reads: {error}") from error
         return stream
-
-    def _check(self, X: Matrix, weights: NDArray[np.float64]) -> None:
-        if X.shape[0] == 0:
-            raise InvalidInputError("a chunk of 0 rows; needed: at least 1")
-        self._check_shape(sp.issparse(X), X.shape[1])
-        if len(weights) not in (0, X.shape[0]):
-            raise InvalidInputError(f"sample_weight has {len(weights):,} values; the chunk has {X.shape[0]:,} rows")
-        d2norms = row_d2norms(X)
-        valid = d2norms <= largest_d2(X)  # false for NaN too
-        if not valid.all():
-            row = int(np.argmin(valid))
-            what = what_is_invalid(X, row, float(d2norms[row]))
-            raise InvalidInputError(f"{what} in row {self.next_row + row:,} of the stream")
 
     def _check_shape(self, sparse: bool, width: int) -> None:
         if self.sparse is None:
