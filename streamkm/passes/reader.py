@@ -86,7 +86,7 @@ class RowReader:
         """Read an item of `items`, or a chunk, as `read` does."""
         if isinstance(item, tuple):  # a chunk of a Dask array, its graph, and inputs of the graph
             chunk, block, inputs = item
-            X = self.source.finished(block.compute(inputs))
+            X = self.source.finished(block(inputs))
             return self.checked(X, row_places(chunk.start, chunk.start + X.shape[0]))
         rows = self.source.read(item) if isinstance(item, Chunk) else item
         return self.checked(rows.X, rows.places)
@@ -100,7 +100,10 @@ class RowReader:
         valid = d2norms <= largest_d2(X)  # false for NaN too
         if self.invalid == "mean" and not valid.all():
             some = np.flatnonzero(~valid)
-            d2norms[some] = row_d2norms(_without_nan(X[some]))
+            filled = X[some]  # a copy
+            values = filled if isinstance(filled, np.ndarray) else filled.data
+            values[np.isnan(values)] = 0
+            d2norms[some] = row_d2norms(filled)
             valid = d2norms <= largest_d2(X)
         kept = None
         if not valid.all():
@@ -184,14 +187,6 @@ class SourceRows:
         if self.chunk_rows is not None:
             stage.rows = int(self.chunk_rows.sum())
         stage.read_bytes = self.row_reader.source.take_read_bytes()
-
-
-def _without_nan(X: Matrix) -> Matrix:
-    """Rows with 0 in place of NaN, copied."""
-    rows = X.copy()
-    values = rows if isinstance(rows, np.ndarray) else rows.data
-    values[np.isnan(values)] = 0
-    return rows
 
 
 def changed_source(reader: RowReader) -> InvalidInputError:

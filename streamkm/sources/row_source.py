@@ -5,7 +5,7 @@ A source is cheap to pickle and repeatable: reading a chunk again, in any proces
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
@@ -33,15 +33,12 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexedRows(ABC):
+class IndexedRows:
     """Rows of a chunk whose places are known and whose values are not read yet."""
 
     places: NDArray[np.int64]  # (n,): as `Rows` has them
     n_features: int  # columns that the chunk would have if it were read
-
-    @abstractmethod
-    def take(self, rows: NDArray[np.int64]) -> Matrix:
-        """Read chosen rows of the chunk, counted from 0; raises as `RowSource.read`."""
+    take: Callable[[NDArray[np.int64]], Matrix]  # reads chosen rows, counted from 0; raises as `RowSource.read`
 
 
 class RowSource(ABC):

@@ -187,36 +187,14 @@ def _grown(array: NDArray[Any], used: int, capacity: int) -> NDArray[Any]:
     return larger
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedText(IndexedRows):
-    """Rows of plain text."""
-
-    read: Callable[[], Rows]  # reads the whole chunk: for the message that names file and line
-    text: NDArray[np.uint8]
-    # (n,); first byte and line feed of every row, in `text`
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
-    fmt: TextFormat
-
-    def take(self, rows: NDArray[np.int64]) -> Matrix:
-        picked = np.empty(int((self.stops[rows] + 1 - self.starts[rows]).sum()), np.uint8)
-        gather_lines(self.text, self.starts, self.stops, rows, picked)
-        builder, lines = RowBuilder(self.fmt), LineReader(io.BytesIO(picked.data).readinto, 0)
-        try:
-            while lines.load():
-                builder.add(lines, len(picked), 0)
-        except (BadTextError, LongLineError):
-            return self.read().X[rows]
-        return builder.finish().X
-
-
 def index_text(
     fill: Callable[[memoryview], int], begin: int, chunk: Chunk, fmt: TextFormat, read: Callable[[], Rows], longest: int
-) -> IndexedText | None:
+) -> IndexedRows | None:
     """Find the rows of the lines that start in a chunk; None if it must be parsed: not plain, or too long a last line.
 
     `fill` gives the text from byte `begin` on, the byte before the chunk, which tells whether the chunk's first byte
-    starts a line. `read` reads the chunk. `longest`: bytes of a line that may be held behind the chunk.
+    starts a line. `read` reads the chunk, for the message that names file and line. `longest`: bytes of a line that may
+    be held behind the chunk.
     """
     n_wanted = chunk.stop - begin
     text = np.empty(n_wanted + _ROOM_BEHIND + 1 + WINDOW, np.uint8)
@@ -247,7 +225,19 @@ def index_text(
     starts, stops = starts[:n_rows].copy(), stops[:n_rows].copy()
     places = starts + ((chunk.part << PLACE_BITS) + begin)
     width = width if fmt.n_features is None else fmt.n_features
-    return IndexedText(places, width, read, text, starts, stops, fmt)
+
+    def take(rows: NDArray[np.int64]) -> Matrix:
+        picked = np.empty(int((stops[rows] + 1 - starts[rows]).sum()), np.uint8)
+        gather_lines(text, starts, stops, rows, picked)
+        builder, lines = RowBuilder(fmt), LineReader(io.BytesIO(picked.data).readinto, 0)
+        try:
+            while lines.load():
+                builder.add(lines, len(picked), 0)
+        except (BadTextError, LongLineError):
+            return read().X[rows]
+        return builder.finish().X
+
+    return IndexedRows(places, width, take)
 
 
 def count_rows(text: bytes, at_end: bool) -> int:

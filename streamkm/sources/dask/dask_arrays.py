@@ -86,13 +86,13 @@ class DaskSource(RowSource):
                 self._graphs = RowGraphs(self._array)
             return self._graphs
 
-    def packed(self, chunk: Chunk) -> tuple[PackedBlock, list[Any]]:
-        """Give a row-block that can be computed anywhere, and keys of `graphs` for the values that it needs."""
+    def packed(self, chunk: Chunk) -> tuple[Callable[[list[Any]], Matrix], list[Any]]:
+        """Give a function that computes a row-block anywhere, and keys of `graphs` for the values that it needs."""
         from distributed.protocol.pickle import dumps
 
         row, block = self._made_by(chunk)
         # functions that were defined on the spot go along, and open files by their names
-        return PackedBlock(dumps((row, block))), row.inputs
+        return partial(computed_block, dumps((row, block))), row.inputs
 
     def lazily(
         self,
@@ -204,17 +204,11 @@ class _Block:
         return opened.read(whole).X.astype(dtype, copy=False)
 
 
-@dataclass(frozen=True, slots=True)
-class PackedBlock:
-    """A pickled row-block that is computed where it is needed; see `DaskSource.packed`."""
-
-    pickled: bytes
-
-    def compute(self, inputs: list[Any]) -> Matrix:
-        """Run its tasks in this thread on the values of their inputs."""
-        row, block = cloudpickle.loads(self.pickled)
-        X: Matrix = block.joined(row.compute(inputs))
-        return X
+def computed_block(pickled: bytes, inputs: list[Any]) -> Matrix:
+    """Compute a pickled row-block in this thread on the values of its inputs; see `DaskSource.packed`."""
+    row, block = cloudpickle.loads(pickled)
+    X: Matrix = block.joined(row.compute(inputs))
+    return X
 
 
 class _Prepared:
