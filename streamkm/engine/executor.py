@@ -155,7 +155,6 @@ class Executor(ABC):
                 listener.on_run(folded, n_done == n_items)
         return self._fetch(tree.total())
 
-    @abstractmethod
     def _carried(
         self,
         stage: str,
@@ -172,6 +171,11 @@ class Executor(ABC):
         Yields in order, for one or several runs: pairs of the level of a subtree and its state or handle, the number of
         runs, and outputs as `wanted`.
         """
+        started = self._ordered(
+            runs, lambda run: self._submit(stage, fold_run, run, step, *shared), n_ahead=STATES_AHEAD
+        )
+        for state, outputs in started:
+            yield ((0, state),), 1, () if wanted == "dropped" else outputs
 
     def values(self, handles: Iterable[Any]) -> Iterator[Any]:
         """Yield the values of handles, in order; all values that one call has left come to this process at once."""
@@ -237,20 +241,3 @@ class LocalThreads(Executor):
             if not helper.cancel():  # it did begin
                 helper.result()
         return results
-
-    def _carried(
-        self,
-        stage: str,
-        step: Callable[..., Any],
-        join: Callable[..., Any],
-        runs: Iterable[list[Any]],
-        first: int,
-        total: int,
-        wanted: Outputs,
-        *shared: Any,
-    ) -> Iterator[tuple[Iterable[tuple[int, Any]], int, Iterable[Any]]]:
-        started = self._ordered(
-            runs, lambda run: self._submit(stage, fold_run, run, step, *shared), n_ahead=STATES_AHEAD
-        )
-        for state, outputs in started:
-            yield ((0, state),), 1, () if wanted == "dropped" else outputs

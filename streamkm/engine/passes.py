@@ -103,6 +103,7 @@ class Sink(Protocol[Taken_contra]):
 
     def save(self, name: str, folded: Folded[Any]) -> None:
         """Save the outputs of the folded items, then the progress of the fold under a name; nothing by default."""
+        return
 
 
 def run(

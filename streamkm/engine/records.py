@@ -24,7 +24,7 @@ from streamkm.sketches.base_sketch import Sketch
 Record: TypeAlias = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 T = TypeVar("T")
 
-ARRAY, BITS, MATRIX = "array", "bits", "matrix"  # tags of values that JSON does not hold
+ARRAY, MATRIX = "array", "matrix"  # tags of values that JSON does not hold
 SKETCH, FLOAT = "sketch", "float"
 NAMES = {"sp": sp, "NDArray": NDArray, "Any": Any}  # to resolve the annotation `Matrix` in any module
 
@@ -50,9 +50,6 @@ def _packed(  # noqa: PLR0911 - one line for each kind of value
         return value.item()
     if isinstance(value, float | np.floating):
         return float(value) if isfinite(value) else {FLOAT: repr(float(value))}
-    if isinstance(value, np.ndarray) and value.dtype == np.bool_:
-        arrays[at] = np.packbits(value)
-        return {BITS: at, "shape": list(value.shape)}
     if isinstance(value, np.ndarray):
         name = seen.setdefault(id(value), at)
         arrays[name] = value
@@ -96,9 +93,6 @@ def _tagged(value: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
         return float(value[FLOAT])
     if ARRAY in value:
         return arrays[value[ARRAY]]
-    if BITS in value:
-        count = int(np.prod(value["shape"]))
-        return np.unpackbits(arrays[value[BITS]], count=count).astype(np.bool_).reshape(value["shape"])
     if MATRIX in value:
         return unpack_matrix(value[MATRIX], arrays)
     start = value["at"]
