@@ -18,8 +18,7 @@ from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
 from streamkm.estimators.base_estimator import set_parameters
 from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.input_rows import checkpoint_writer, limit_of_run, open_rows, open_weighted
-from streamkm.estimators.kmeans import resources_of
-from streamkm.estimators.labelling import set_fitted
+from streamkm.estimators.labelling import resources_of, set_fitted
 from streamkm.estimators.validation import (
     Weights,
     check_value,

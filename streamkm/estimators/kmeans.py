@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from streamkm.cluster.model import Metric
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from streamkm.core.progress import Progress
-from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, open_executor, under_limit
+from streamkm.engine import is_on_cluster, open_executor, under_limit
 from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
 from streamkm.estimators.base_estimator import set_parameters
 from streamkm.estimators.describe import DescribedKMeans
@@ -28,13 +28,12 @@ from streamkm.estimators.input_rows import (
     preparation_for,
     read_invalid,
 )
-from streamkm.estimators.labelling import label_places, set_fitted, write_label_table
+from streamkm.estimators.labelling import label_places, resources_of, set_fitted, write_label_table
 from streamkm.estimators.validation import (
     ClusterMetric,
     Weights,
     check_parameters,
     drawn_seed,
-    is_sketch,
     parameters_of,
     random_streams,
     searching,
@@ -48,7 +47,6 @@ from streamkm.passes.reader import Invalid, RowReader
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.memory_budget import planned_line_limit
 from streamkm.planning.plan import Plan
-from streamkm.planning.request import Resources
 from streamkm.sketches import sketch_class
 from streamkm.sketches.base_sketch import Sketch
 from streamkm.sketches.options import SketchOptions, full_options
@@ -451,22 +449,9 @@ class StreamKMeans(DescribedKMeans):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         sketch = full_options("sketch", self.sketch).sketch
-        asked: Any = sketch if is_sketch(sketch) else sketch_class(str(sketch))
+        asked: Any = sketch if isinstance(sketch, Sketch) else sketch_class(str(sketch))
         tags.input_tags.sparse = asked.takes_sparse
         return tags
-
-
-def resources_of(given: Any, memory_limit: Any, **more: Any) -> Resources:
-    """The machine's resources for a fit with these parameters, below another memory limit if one is given."""
-    return Resources(
-        memory_limit=given.memory_limit if memory_limit is None else memory_limit,
-        chunk_bytes=given.chunk_bytes,
-        n_threads=local_threads(given.executor),
-        caches_rows=is_alone(given.executor),
-        on_cluster=is_on_cluster(given.executor),
-        workers=cluster_memory(given.executor),
-        **more,
-    )
 
 
 def rows_to_cluster(estimator: Any, source: RowSource) -> RowSource:

@@ -20,7 +20,7 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.memory import memory_limit_bytes, trim_heap
 from streamkm.core.progress import Progress
-from streamkm.engine import is_on_cluster, local_threads, open_executor, under_limit
+from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, open_executor, under_limit
 from streamkm.estimators.input_rows import described, open_rows, read_invalid
 from streamkm.estimators.validation import Weights, centers_dtype, joined
 from streamkm.fitting.context import FitContext
@@ -175,6 +175,19 @@ def label_places(path: Any, *, overwrite: bool = False) -> tuple[Any, str | None
     return check_labels_place(path, overwrite=overwrite), None
 
 
+def resources_of(given: Any, memory_limit: Any, **more: Any) -> Resources:
+    """The machine's resources for a fit with these parameters, below another memory limit if one is given."""
+    return Resources(
+        memory_limit=given.memory_limit if memory_limit is None else memory_limit,
+        chunk_bytes=given.chunk_bytes,
+        n_threads=local_threads(given.executor),
+        caches_rows=is_alone(given.executor),
+        on_cluster=is_on_cluster(given.executor),
+        workers=cluster_memory(given.executor),
+        **more,
+    )
+
+
 class Labelling:
     """One pass of a fitted estimator over rows that gives values for each row, within the memory limit."""
 
@@ -189,7 +202,7 @@ class Labelling:
     ):
         self.estimator, self.weights = estimator, Weights(NO_WEIGHTS) if weights is None else weights
         model = current_model(estimator) if model is None else model
-        executor, limit = estimator.executor, estimator.memory_limit
+        limit = estimator.memory_limit
         stored = store_of(source)
         if stored is not None:
             from streamkm.stores.planned import model_on_store
@@ -197,34 +210,27 @@ class Labelling:
             model = model_on_store(model, stored)
         if model.preparation is not None:
             source = PreparedRows(source, model.preparation)
-        resources = Resources(
-            memory_limit=limit,
-            chunk_bytes=estimator.chunk_bytes,
-            n_threads=local_threads(executor),
-            on_cluster=is_on_cluster(executor),
-        )
-        plan = plan_labels(source, resources, centers_bytes=model.centers.nbytes, n_columns=n_columns, update=update)
+        sizes: Any = {"centers_bytes": model.centers.nbytes, "n_columns": n_columns, "update": update}
+        plan = plan_labels(source, resources_of(estimator, limit), **sizes)
         source = planned_line_limit(source, limit, plan)
         self.model, self.n_columns = model, n_columns
         self.reader = RowReader(source, plan.chunk_bytes, model.metric, read_invalid(estimator))
         self.progress = Progress(estimator.progress)
-        self._executor, self._n_threads, self._memory_limit = executor, plan.n_threads, limit
+        self._n_threads = plan.n_threads
 
     @contextmanager
     def context(self, **given: Any) -> Iterator[PassContext]:
         """Open the executor within the memory limit; `given`: other values of the context."""
-        with under_limit(self._memory_limit), open_executor(self._executor, self._n_threads) as workers:
-            trim_heap(memory_limit_bytes(self._memory_limit))
+        limit = self.estimator.memory_limit
+        with under_limit(limit), open_executor(self.estimator.executor, self._n_threads) as workers:
+            trim_heap(memory_limit_bytes(limit))
             yield PassContext(executor=workers, reader=self.reader, weights=self.weights.each, **given)
 
-    def values(self, name: str, function: Callable[..., Any]) -> Iterator[NDArray[Any]]:
-        """Read the rows once, in a stage of this name; yield the function's values chunk by chunk."""
-        with self.context() as context, self.progress.stage(name) as stage:
-            yield from map_rows(context, self.model, function, stage, wide=self.n_columns > 0)
-
     def gathered(self, name: str, function: Callable[..., Any], empty: NDArray[Any]) -> NDArray[Any]:
-        """Read the rows once; give the function's values for all, or `empty` for no rows."""
-        return joined(self.values(name, function), empty, self.reader.source.n_rows)
+        """Read the rows once, in a stage of this name; give the function's values for all, or `empty` for no rows."""
+        with self.context() as context, self.progress.stage(name) as stage:
+            found = map_rows(context, self.model, function, stage, wide=self.n_columns > 0)
+            return joined(found, empty, self.reader.source.n_rows)
 
     def write_labels(self, target: Path, *, overwrite: bool) -> None:
         """Read the rows once; write their labels to a Zarr array."""

@@ -89,7 +89,7 @@ def check_values(estimator: Any, **own: Rule) -> None:
     """Refuse parameters of an estimator, and their options, that are out of range; `own`: its rules beside `RULES`."""
     known, needed = one_of(("auto", *sketch_names()))  # others may join their table at any time
     needed += ", a sketch such as CountSketch(2048, nnz_per_feature=8), or SketchOptions"
-    sketch = (lambda value: known(value) if isinstance(value, str) else is_sketch(value)), needed
+    sketch = (lambda value: known(value) if isinstance(value, str) else isinstance(value, Sketch)), needed
     rules = RULES | {"sketch": sketch} | own
     for name, given in vars(estimator).items():
         full = full_options(name, given) if name in OPTIONS else None
@@ -250,18 +250,13 @@ def joined(parts: Iterable[NDArray[Any]], empty: NDArray[Any], n_rows: int | Non
     return out[:done]
 
 
-def is_sketch(value: Any) -> bool:
-    """Whether a value is an instance of a sketch."""
-    return isinstance(value, Sketch) and not isinstance(value, type)
-
-
 def plain(value: Any) -> Any:
     """A JSON value: sketches as facts that identify them, functions as names, infinity and NaN as null."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     elif isinstance(value, SketchOptions | KernelOptions | Nystroem):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
-    elif is_sketch(value):
+    elif isinstance(value, Sketch):
         value = {**value.to_dict(), **{name: digest(array) for name, array in value.arrays().items()}}
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}

@@ -22,7 +22,7 @@ from streamkm.fitting.context import FitContext
 from streamkm.fitting.state import FitState, InertiaEstimate, SampleView
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.passes.assign import Assign, AssignResult, assign_blocks, assign_pass
-from streamkm.passes.labels import HeldLabels, n_writes, open_labels, write_labels
+from streamkm.passes.labels import GatheredLabels, HeldLabels, n_writes, open_labels, write_labels
 
 FEW_JUDGED_ROWS, JUDGED_ROWS = 2500, 10_000  # of the sample, that the objective is estimated by; more if unsure
 PRECISE = 0.002  # largest error of an estimate, as a share of it, for which no more rows are read
@@ -73,14 +73,15 @@ def _assigned(context: FitContext, state: FitState, model: Model) -> AssignResul
         with context.progress.stage("label", len(once.blocks.handles)) as stage:
             return assign_blocks(once, once.blocks, model, stage)
     with context.progress.stage("assign" if index == 0 else f"refine-{index}", len(chunk_rows)) as stage:
-        sink = context.label_sink(chunk_rows)
-        if sink.held or sample is None:
-            record = None if sink.held else f"assign-{index}"
+        held = context.labels_stay or context.labels_to is not None
+        sink = HeldLabels(chunk_rows, context.executor) if held else GatheredLabels(chunk_rows, context.writer)
+        if held or sample is None:
+            record = None if held else f"assign-{index}"
             pass_ = Assign(model, model.table(), rule)
             assigned = assign_pass(context, pass_, chunk_rows, stage, sink=sink, record=record)
         if sample is not None:  # the same sums, bit by bit, whether labels are gathered or written
             whole = assign_sample(context.here, sample, model, int(chunk_rows.sum()), stage, rule)
-            assigned = replace(whole, labels=sink.labels) if sink.held else whole
+            assigned = replace(whole, labels=sink.labels) if held else whole
     return assigned
 
 

@@ -21,7 +21,6 @@ from streamkm.core.memory import heap_restored
 from streamkm.core.progress import Progress
 from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.engine.checkpoint import CheckpointWriter
-from streamkm.passes.labels import GatheredLabels, HeldLabels
 from streamkm.passes.pass_context import PassContext
 from streamkm.passes.sketch import Sketched
 from streamkm.planning.plan import Plan
@@ -127,12 +126,6 @@ class FitContext(PassContext):
     progress: Progress
     labels_to: Path | None = None  # Zarr array that calls write the labels to
     labels_stay: bool = False  # whether labels stay on the workers of a cluster; else they are gathered, or written
-
-    def label_sink(self, chunk_rows: NDArray[np.int64]) -> GatheredLabels | HeldLabels:
-        """The sink for the labels of a pass."""
-        if self.labels_stay or self.labels_to is not None:
-            return HeldLabels(chunk_rows, self.executor)
-        return GatheredLabels(chunk_rows, self.writer)
 
     @contextmanager
     def of_width(self, n_features: int) -> Iterator[Self]:

@@ -100,7 +100,7 @@ class GlobalSearch:
         gains, pairs = self._splits(half, labels[chosen], share, len(centers), rng)
         swaps = swaps_of(gains, merge_costs(means, totals.counts), most, set())
         halves = {
-            split: self._placed(self._halves(half, np.flatnonzero(labels[chosen] == split), pairs[split]), shift)
+            split: self._halves(half, np.flatnonzero(labels[chosen] == split), pairs[split], shift)
             for split, _ in swaps
         }
         unsure = 1 - (chances / times)[judged]
@@ -128,10 +128,6 @@ class GlobalSearch:
             return means, float(weighted_sum(totals.counts, squares(means - centers))) / totals.d2
         directions, weights = on_sphere(means), totals.counts * np.sqrt(squares(means))
         return directions, float(weighted_sum(weights, squares(directions - centers))) / totals.d2
-
-    def _placed(self, halves: NDArray[np.float64], shift: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Means of halves, normalized and around `shift`, where centers may be (2, m)."""
-        return self.normalization.on_sphere(halves + shift) - shift if self.spherical else halves
 
     def swapped(self, found: GainEstimate, *, carried_on: bool = False) -> NDArray[np.float64]:
         """Means of all rows as centers, except for clusters that are split and those given up for it (k, m).
@@ -174,16 +170,18 @@ class GlobalSearch:
             half = Block(X, row_d2norms(X), half.weights)
         return split_gains(self.here, half, labels, d2, n_clusters, rng, {})
 
-    def _halves(self, half: Block, rows: NDArray[np.intp], pair: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The halves of one cluster in the model's space (2, m)."""
-        if not self.is_sketched(half.X):
-            return pair
-        X = half.X[rows]
-        sketched = as_block_matrix(self.model.sketched(X))
-        labels = NearestCenters.build(pair, sketched.dtype, around_origin=True).labels(sketched)
-        totals = Totals.zeros(2, self.model.centers.shape[1])
-        add_rows(X, half.weights[rows], labels, totals.sums, totals.counts)
-        return totals.means(fallback=np.zeros(totals.sums.shape))
+    def _halves(
+        self, half: Block, rows: NDArray[np.intp], pair: NDArray[np.float64], shift: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """The halves of one cluster in the model's space (2, m), around `shift`, where centers may be."""
+        if self.is_sketched(half.X):
+            X = half.X[rows]
+            sketched = as_block_matrix(self.model.sketched(X))
+            labels = NearestCenters.build(pair, sketched.dtype, around_origin=True).labels(sketched)
+            totals = Totals.zeros(2, self.model.centers.shape[1])
+            add_rows(X, half.weights[rows], labels, totals.sums, totals.counts)
+            pair = totals.means(fallback=np.zeros(totals.sums.shape))
+        return self.normalization.on_sphere(pair + shift) - shift if self.spherical else pair
 
     def is_sketched(self, X: Matrix) -> bool:
         """Whether clusters of these rows are searched in the sketch, as for wide sparse ones."""
