@@ -16,7 +16,8 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -25,7 +26,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from streamkm.core.exceptions import ClusterError
 from streamkm.engine import dask_calls as calls
-from streamkm.engine.dask_calls import Call, Held, encode, future_of, held_blocks, values_in
+from streamkm.engine.dask_calls import Call, Held, encode, future_of, held_blocks
 from streamkm.engine.dask_workers import (
     MOST_FILES,
     Reading,
@@ -316,7 +317,8 @@ class DaskCluster(Executor):
             held = list(group)
             if self._client.status != "running":
                 raise ClusterError(f"the Dask client is {self._client.status}")
-            yield from values_in(self.finish(held[0].future, fetch=True), held)
+            result = self.finish(held[0].future, fetch=True)
+            yield from (reduce(getitem, handle.path, result) for handle in held)
 
     def _fetch(self, handle: Any) -> Any:
         if isinstance(handle, Held):

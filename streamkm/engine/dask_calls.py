@@ -65,11 +65,6 @@ def future_of(run: list[Any]) -> Any:
     return held[0].future if len({id(block.future) for block in held}) == 1 else None
 
 
-def values_in(result: Any, handles: Iterable[Held]) -> Iterator[Any]:
-    """The values of handles that lie in the result of one future."""
-    return (reduce(getitem, handle.path, result) for handle in handles)
-
-
 def parts_by_call(handles: Iterable[Held], rows: Iterable[int]) -> list[tuple[tuple[list[Any], bytes], int]]:
     """The arguments of `concatenated` and the total of `rows` for each future with some of the arrays, in order."""
     parts = []

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.lloyd import LloydResult
-from streamkm.cluster.model import Metric, Model, Space
+from streamkm.cluster.model import Model, Space
 from streamkm.cluster.normalization import Normalization
 from streamkm.cluster.occurring import Columns
 from streamkm.cluster.rows import Block
@@ -38,10 +38,6 @@ class Clustering:
     chunk_rows: NDArray[np.int64]  # (chunks,): rows of each chunk
     columns: Columns | None = None  # the features of the centers, if they are few of all
     kernel: FoundKernel | None = None
-
-    def model(self, metric: Metric) -> Model:
-        """The model that assigns rows."""
-        return Model(self.result.centers, self.n_features, metric, self.space, self.sketch, columns=self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,5 +119,6 @@ class FitState:
     def begun(cls, context: FitContext, found: Clustering) -> FitState:
         """The state before the first pass, or before the pass in which an earlier run ended."""
         state = context.writer.load("refined", FitState) or cls(found.result.centers, list(found.history))
-        state.found, state.model = found, found.model(context.reader.metric)
+        facts = (found.n_features, context.reader.metric, found.space, found.sketch)
+        state.found, state.model = found, Model(found.result.centers, *facts, columns=found.columns)
         return state
