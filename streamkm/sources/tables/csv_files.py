@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
@@ -56,7 +55,7 @@ _PIECE_BYTES = 1 << 18  # of text that is unpacked at once
 _LINE_FEED = 10
 
 
-class CsvFiles(RowSource, ABC):
+class CsvFiles(RowSource):
     """Common part of plain and compressed CSV files: headers, columns, errors."""
 
     # the text, numbers that pyarrow makes of it, rows
@@ -196,9 +195,22 @@ class CsvFiles(RowSource, ABC):
         for part, text, base in self._pieces(_IDS_BYTES):
             yield self._table(part, text[:-WINDOW], base, [column], types)[0].column(column)
 
-    @abstractmethod
     def _pieces(self, text_bytes: int) -> Iterator[tuple[int, Text, int]]:
         """Yield all text in order: the file, whole records with `WINDOW` bytes behind them, place of the first."""
+        for part in range(len(self.paths)):
+            with opened_text(self.paths[part]) as (fill, _):
+                read_text(fill, self._starts[part])
+                held, base, more = b"", self._starts[part], b"\n"
+                while more:
+                    # what is held is looked through again: so much more that this is seldom
+                    more = read_text(fill, max(text_bytes - len(held), len(held), _PIECE_BYTES if held else 1))
+                    text = held + more + b"\n" * (not more and held != b"")
+                    end = self._format.records(np.frombuffer(text, np.uint8))[1] if more else len(text)
+                    if end:
+                        yield part, np.frombuffer(text[:end] + bytes(WINDOW), np.uint8), base
+                    elif len(text) > MAX_LINE_BYTES:
+                        raise self._too_long(part, base)
+                    held, base = text[end:], base + end
 
     @property
     def estimated_rows(self) -> int:
@@ -273,22 +285,6 @@ class CsvStream(CsvFiles):
             rows = self._parse(part, text, base)
             if len(rows.places):
                 yield rows
-
-    def _pieces(self, text_bytes: int) -> Iterator[tuple[int, Text, int]]:
-        for part in range(len(self.paths)):
-            with opened_text(self.paths[part]) as (fill, _):
-                read_text(fill, self._starts[part])
-                held, base, more = b"", self._starts[part], b"\n"
-                while more:
-                    # what is held is looked through again: so much more that this is seldom
-                    more = read_text(fill, max(text_bytes - len(held), len(held), _PIECE_BYTES if held else 1))
-                    text = held + more + b"\n" * (not more and held != b"")
-                    end = self._format.records(np.frombuffer(text, np.uint8))[1] if more else len(text)
-                    if end:
-                        yield part, np.frombuffer(text[:end] + bytes(WINDOW), np.uint8), base
-                    elif len(text) > MAX_LINE_BYTES:
-                        raise self._too_long(part, base)
-                    held, base = text[end:], base + end
 
 
 def open_csv(paths: Sequence[str], **options: Any) -> RowSource:
