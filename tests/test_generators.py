@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import h5py
 import numpy as np
 import pytest
@@ -14,8 +12,6 @@ from sklearn.datasets import load_svmlight_file
 from tests.benchmarks import make_digits, make_topics
 from tests.benchmarks.make_digits import Digits
 from tests.benchmarks.make_topics import Topics
-from tests.benchmarks.moving_groups import NOISE, MovingGroups
-from tests.benchmarks.update_methods import Matched
 
 ROWS = 12_345  # two parts, the second cut
 
@@ -98,27 +94,3 @@ def test_digits_depend_on_images_seed_and_part_alone_and_an_array_holds_them(dig
     make_digits.write(path, Digits.open(mnist, seed=3), 600)
     np.testing.assert_array_equal(np.load(f"{path}.labels.npy"), parts[0][1][:600])
     np.testing.assert_array_equal(zarr.open_array(path, mode="r")[:], parts[0][0][:600])
-
-
-def test_groups_that_move_come_and_go():
-    world = MovingGroups(n_steps=6, n_rows=4000, n_features=5, n_groups=12, seed=3)
-    steps = list(world.steps())
-    seen = [set(step.groups.tolist()) for step in steps]
-    assert seen[0] == seen[1] == {NOISE, *range(12)}
-    for number, (before, now) in enumerate(pairwise(seen[1:])):
-        assert before - now  # each step has births, deaths, splits and joins, two of each
-        assert now - before <= {12 + 4 * number + new for new in range(4)}
-    noise = np.mean([(step.groups == NOISE).mean() for step in steps])
-    assert 0.0005 < noise < 0.005
-    assert all(np.array_equal(one.X, other.X) for one, other in zip(steps, world.steps(), strict=True))
-
-
-def test_clusters_of_fits_are_matched_by_their_centers():
-    rng = np.random.default_rng(0)
-    centers, matched = rng.normal(size=(6, 3)), Matched()
-    assert matched.match(centers).tolist() == [0, 1, 2, 3, 4, 5]
-    order = rng.permutation(6)
-    moved = centers[order] + 0.01 * rng.normal(size=(6, 3))
-    assert matched.match(moved).tolist() == order.tolist()
-    assert matched.match(np.vstack([moved, 50 + moved[:1]])).tolist() == [*order.tolist(), 6]
-    assert matched.match(moved).tolist() == order.tolist()

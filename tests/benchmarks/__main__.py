@@ -21,10 +21,7 @@ from tests.benchmarks import (
     bench_digits,
     bench_kernel,
     bench_many,
-    bench_nearest,
     bench_sketches,
-    bench_start,
-    bench_stream,
     bench_topics,
     bench_updates,
 )
@@ -33,12 +30,9 @@ from tests.benchmarks.measure import Row, Settings, machine, table, to_json, ver
 BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "topics": ("efh", bench_topics.run),
     "digits": ("g", bench_digits.run),
-    "start": ("k", bench_start.run),
-    "stream": ("p", bench_stream.run),
     "sketches": ("lmno", bench_sketches.run),
     "kernel": ("q", bench_kernel.run),
     "cluster": ("u", bench_cluster.run),
-    "nearest": ("w", bench_nearest.run),
     "dedupe": ("A", bench_dedupe.run),
     "many": ("yz", bench_many.run),
     "updates": ("B", bench_updates.run),

@@ -85,26 +85,12 @@ def call(function: str, **arguments: Any) -> Any:
     return getattr(importlib.import_module(f"tests.benchmarks.{module}"), name)(**arguments)
 
 
-def first_fits(data: Path, k: int, count: int) -> dict[str, Any]:
-    """Seconds of each of several equal fits of a new process."""
-    from streamkm import StreamKMeans
-
-    took = []
-    whole = 0.0
-    for _ in range(count):
-        started = time.perf_counter()
-        StreamKMeans(k, random_state=0, progress=False).fit(data)
-        took.append(time.perf_counter() - started)
-        whole = whole or _whole()
-    return {"seconds": took[0], "fits": took, "whole": whole}
-
-
 def _whole() -> float:
     """Seconds since this process was spawned."""
     return time.time() - float(os.environ.get("BENCHMARK_SPAWNED", "nan"))
 
 
-METHODS = {method.__name__: method for method in (fit, seeds, peer, call, first_fits)}
+METHODS = {method.__name__: method for method in (fit, seeds, peer, call)}
 
 
 def main() -> None:
