@@ -119,10 +119,7 @@ def save_killed_everywhere(directory):
 
 
 def fit(path, checkpoint, out, options, begun):
-    """Fit with a checkpoint that is written all the time; says on `begun`, a connection, that imports are done.
-
-    Options are those of StreamKMeans, or of StreamKernelKMeans where one is "kernel".
-    """
+    """Fit with a checkpoint that is written all the time; says on `begun`, a connection, that imports are done."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
     saving.INTERVAL_S, saving.SHARE = 0.0, 0.3
     begun.send("begun")
@@ -173,10 +170,7 @@ def started_fit(path, checkpoint, out, options):
 
 
 def killed_until_done(start, seconds):
-    """Kill what `start` starts after each of some times in turn, then let it end; how often it was killed before.
-
-    What ends before its first kill, because this process got no processor in time, is started anew.
-    """
+    """Kill what `start` starts after each of some times in turn, then let it end; how often it was killed before."""
     waits, n_killed = [*seconds, None], 0
     while waits:
         child = start()

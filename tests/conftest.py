@@ -63,10 +63,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep temporary files in memory where there is room, unless somebody says where; collect no garbage yet.
-
-    Importing the tests and rewriting their assertions makes millions of objects, which collections would look at.
-    """
+    """Keep temporary files in memory where there is room, unless somebody says where; collect no garbage yet."""
     gc.disable()
     memory = Path("/dev/shm")
     if (

@@ -128,10 +128,7 @@ def assert_same_bits(got: Any, wanted: Any) -> None:
 
 
 class Relay:
-    """A relay in front of a scheduler that counts every byte: client and workers know the scheduler by its address.
-
-    `n_received` are the bytes that came from the scheduler.
-    """
+    """A relay in front of a scheduler that counts every byte: client and workers know the scheduler by its address."""
 
     def __init__(self, address: str):
         host, port = address.removeprefix("tcp://").split(":")

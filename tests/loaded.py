@@ -1,8 +1,4 @@
-"""What importing this module loads: packages and kernels of first fits, for a process that others are forked from.
-
-Each of these would take seconds to load them itself. They are left to no garbage collector, which would look at all of
-them again and again, while they are loaded and in each process that is forked.
-"""
+"""What importing this module loads: packages and kernels of first fits, for a process that others are forked from."""
 
 from __future__ import annotations
 

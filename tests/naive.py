@@ -175,10 +175,7 @@ def within(X: Any, labels: ArrayLike, weights: ArrayLike | None = None) -> float
 def lloyd(
     X: Any, centers: ArrayLike, *, max_iter: int, weights: ArrayLike | None = None
 ) -> tuple[NDArray[np.float64], list[float]]:
-    """Centers after at most `max_iter` steps, fewer at the fixed point, and the inertia before each update.
-
-    No cluster may lose all of its rows.
-    """
+    """Centers after at most `max_iter` steps, fewer at the fixed point, and the inertia before each update."""
     centers, history = dense(centers).copy(), []
     for _ in range(max_iter):
         labels, _ = nearest(X, centers)

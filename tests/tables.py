@@ -48,11 +48,7 @@ def slow_but(quick: Collection[Any], values: Iterable[Any]) -> list[Any]:
 
 
 def cases(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a test every row of a table, one after the other: as `pytest.mark.parametrize`, but as one test.
-
-    For rows that take no time and say nothing by themselves; what fails names its row. A row that is skipped leaves the
-    others; the test is skipped where all of them are.
-    """
+    """Give a test every row of a table, one after the other: as `pytest.mark.parametrize`, but as one test."""
     columns, values = [name.strip() for name in names.split(",")], list(values)
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

@@ -94,10 +94,7 @@ PACKAGES = {
     "pandas_parquet": ("pandas", "pyarrow.parquet", "sklearn.cluster"),
     "polars_parquet": ("polars", "sklearn.cluster"),
 }
-RUNS = {
-    "csv": (ours, command, pandas_csv),
-    "parquet": (ours, command, pandas_parquet, polars_parquet),
-}
+RUNS = {"csv": (ours, command, pandas_csv), "parquet": (ours, command, pandas_parquet, polars_parquet)}
 
 
 def measured(name: str, path: str) -> dict[str, float]:

@@ -1,19 +1,26 @@
-"""Advice on the command line is in its words: options and keys that the command has."""
+"""Advice on the command line is in its words; what a new user does from an empty folder."""
 
 from __future__ import annotations
 
+import gzip
 import re
+import shlex
 from pathlib import Path
 
+import anndata
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse as sp
+from scipy.io import mmwrite
+from sklearn.metrics import adjusted_rand_score
 
 import streamkm
 from streamkm.cli.common import in_words_of
 from streamkm.cli.main import main
 from streamkm.sources.dense import DenseSource
 from tests.cli.test_cli import run
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 PYTHON_ONLY = {"random_state", "n_features"}  # with values that messages show, of functions that no command calls so
 ADVICE = re.compile(r"\b(?:pass|use|take|choose one with|leave|set|threads) \(?([a-z]+(?:_[a-z]+)*)=")
@@ -48,10 +55,7 @@ def folder(tmp_path, monkeypatch):
         (["fit", "semi.csv", "-k", 3], "; pass --set 'data.delimiter=;'"),
         (["fit", "spaces.csv", "-k", 3], "Leave it out with --exclude 'pick up', or"),
         (["fit", "x.npy", "-k", 3, "--preprocess", "robust:a,standardise:b"], "(did you mean 'standardize'?)"),
-        (
-            ["fit", "x.npy", "-k", 3, "--preprocess", "log1p:a,log1p:b"],
-            "name it once, with all its columns: A+B",
-        ),
+        (["fit", "x.npy", "-k", 3, "--preprocess", "log1p:a,log1p:b"], "name it once, with all its columns: A+B"),
         (["fit", "x.npy", "-k", 3, "--feature-names", "two.txt"], "2 names, and x.npy has 3 features: too few names"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
@@ -147,3 +151,45 @@ def test_advice_is_known_to_the_command_line():
 def test_of_single_messages(text, wanted):
     usual = "use fewer threads (--threads 1), or raise --memory-limit"
     assert in_words_of(main.commands["fit"], text) == (usual if wanted is None else wanted)
+
+
+N = 600
+GROUP = np.arange(N) % 3
+RNG = np.random.default_rng(0)
+ROWS = (RNG.normal(size=(N, 5)) + 9 * GROUP[:, None] * (np.arange(5) % 2 + 1)).astype(np.float32)
+SCALED = (ROWS * [1, 1e5, 1e-3, 1, 1] + RNG.normal(size=(N, 1)) * [0, 0, 0, 0, 1e6]).astype(np.float32)
+COUNTS = sp.csr_matrix(RNG.poisson(RNG.gamma(0.3, 2, (3, 90))[GROUP] * RNG.integers(1, 9, (N, 1))).astype(np.float32))
+TABLE = pd.DataFrame(ROWS, columns=list("abcde"))
+
+
+def folder_of_tables() -> None:
+    Path("parts").mkdir()
+    for part in range(3):
+        TABLE[part * 200 : part * 200 + 200].to_parquet(f"parts/{part}.parquet")
+
+
+STORIES = {
+    "a compressed table": (
+        lambda: Path("x.csv.gz").write_bytes(gzip.compress(TABLE.to_csv(index=False).encode())), "x.csv.gz"
+    ),
+    "a folder of Parquet files below a limit": (
+        folder_of_tables, "parts --memory-limit '500 MiB, process 300 MiB'"
+    ),
+    "features of very different scales": (
+        lambda: np.save("x.npy", SCALED[:, :4]), "x.npy --preprocess standardize"
+    ),
+    "a single-cell file": (
+        lambda: anndata.AnnData(COUNTS).write_h5ad("cells.h5ad"),
+        "cells.h5ad --preprocess total,log1p --metric cosine",
+    ),
+    "Matrix Market": (lambda: mmwrite("x.mtx", sp.csr_matrix(ROWS)), "x.mtx"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("story", slow_but(["a folder of Parquet files below a limit", "Matrix Market"], STORIES))
+def test_story(story, tmp_path, monkeypatch):
+    there, typed = STORIES[story]
+    monkeypatch.chdir(tmp_path)
+    there()
+    run("fit", *shlex.split(typed), "-k", 3, "-o", "out", "--seed", 0)
+    assert adjusted_rand_score(GROUP, np.load("out/labels.npy")) == 1

@@ -176,10 +176,7 @@ def test_keys_of_the_sketch(folder, text, wanted):
         ("data:\n  format: npy\n", "c.yaml:1: data.path is missing; give the file or files to read"),
         ("data:\n  path: x.svm\n  path: y.svm\n", "c.yaml:3: path is given twice, first in line 2; leave one"),
         ("", "c.yaml is empty; it needs at least data.path"),
-        (
-            "- a\n",
-            "c.yaml:1: needed: sections data, text, estimator, kernel, output, cluster with keys, got ['a']",
-        ),
+        ("- a\n", "c.yaml:1: needed: sections data, text, estimator, kernel, output, cluster with keys, got ['a']"),
     ],
 )
 def test_what_is_refused(folder, text, message):

@@ -1,14 +1,4 @@
-"""The contract of every sketch, as pytest classes to inherit.
-
-A subclass makes the sketch in `make_sketch`; the tests come with the class::
-
-    class TestMySketch(SketchContract):
-        def make_sketch(self):
-            return MySketch(n_components=8)
-
-Its kind must be in `streamkm.sketches.SKETCHES`. `SketchContract` is for every sketch, `HashedSketchContract` for
-linear ones that add features up. Whole numbers make their sums exact in float32 too: comparisons are for equality.
-"""
+"""The contract of every sketch, as pytest classes to inherit."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""The contract of every reader, as pytest classes to inherit.
-
-A subclass says what to open by overriding the fixture `opened`; the tests come with the class::
-
-    class TestMyReader(SourceContract):
-        @pytest.fixture
-        def opened(self, tmp_path):
-            X = np.arange(12.0).reshape(6, 2)
-            return Opened(MyReader(write(tmp_path, X)), X)
-"""
+"""The contract of every reader, as pytest classes to inherit."""
 
 from __future__ import annotations
 

@@ -1,16 +1,20 @@
-"""`run`: the same result for any chunks, executors and interruptions; every kind of pass once, and one of a user."""
+"""`run`: the same result for any chunks, executors and interruptions; the page on what an engine must give."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import streamkm
 from streamkm.core.progress import Stage
-from streamkm.engine import Folded, open_executor
+from streamkm.engine import Executor, Folded, open_executor
 from streamkm.engine import checkpoint as saving
 from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
+from streamkm.engine.dask import DaskCluster
 from streamkm.engine.passes import Map, Pass, outputs
 from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import RowReader
@@ -124,3 +128,15 @@ def test_a_pass_goes_on_from_what_was_saved(X, tmp_path, monkeypatch):
     np.testing.assert_array_equal(seen.zeros, (X == 0).sum(axis=0))
     assert seen.order == sorted(set(seen.order))
     assert sum(sink.taken) == len(X)
+
+
+PAGE = Path(streamkm.__file__).parent / "README.md"
+
+
+def test_the_page_names_the_calls_of_the_interface():
+    section = PAGE.read_text("utf-8").partition("## What an engine must give")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)", row)}
+    public = {name for name in vars(Executor) if not name.startswith("_")} - {"joins_here", "for_calls"}
+    assert public <= named
+    assert named <= public | {name for name in vars(DaskCluster) if not name.startswith("_")}

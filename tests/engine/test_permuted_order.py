@@ -35,11 +35,7 @@ class CallFailedError(Exception):
 
 
 class PermutedExecutor(LocalThreads):
-    """Runs calls one by one in an order that a seed draws among those that are started; one of them fails.
-
-    Whoever waits for a call runs others first, later ones too: the order of completion has nothing to do with that of
-    the calls, and any order that threads could come to may be drawn.
-    """
+    """Runs calls one by one in an order that a seed draws among those that are started; one of them fails."""
 
     order: random.Random
     calls_left: int | None  # until one fails

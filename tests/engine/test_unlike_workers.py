@@ -1,4 +1,4 @@
-"""Workers that lack the package, or have another release of it, are refused before anything is read."""
+"""Workers that lack the package or have another release are refused before rows are read; schedulers by address."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ import threading
 import time
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 
 import streamkm
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import ClusterError, SourceNotFoundError
-from streamkm.engine import open_executor
+from streamkm.engine import executor_choice as opening
+from streamkm.engine import open_cluster, open_executor
+from streamkm.engine.dask import DaskCluster
 from streamkm.sources import open_source
-from tests.dask_processes import N_WORKERS, STARTED_SECONDS, watched, write_rows
+from tests.dask_processes import N_WORKERS, STARTED_SECONDS, certificate, cluster_of, watched, write_rows
 
 SECONDS = 10.0  # until a fit says so
 WITHOUT = """\
@@ -140,3 +143,42 @@ def test_a_worker_that_does_not_see_the_file_is_named_before_a_row_is_read(clust
         assert fit(client, "/proc/self/cwd/x.npy").n_iter_ >= 1
     finally:
         client.run(os.chdir, str(processes.folder))
+
+
+def double(item):
+    return 2 * item
+
+
+def doubled(client):
+    with open_executor(client) as executor:
+        return list(executor.map("double", double, range(5)))
+
+
+def test_a_scheduler_that_runs(cluster):
+    started, _ = cluster
+    with open_cluster(started.address) as client:
+        assert doubled("auto") == doubled(client) == [0, 2, 4, 6, 8]
+        with open_executor("auto") as executor:
+            assert isinstance(executor, DaskCluster)
+    assert client.status == "closed"
+    assert started.scheduler.poll() is None
+    assert len(started.living()) == N_WORKERS
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_a_scheduler_with_encryption(tmp_path):
+    files, options, security = certificate(tmp_path)
+    with cluster_of(tmp_path, 1, tls=options, security=security) as (started, _):
+        names = {"ca-file": "ca", "client.cert": "cert", "client.key": "key"}
+        own = {f"distributed.comm.tls.{name}": files[file] for name, file in names.items()}
+        with dask.config.set(own), open_cluster(started.address) as client:
+            assert doubled(client) == [0, 2, 4, 6, 8]
+
+
+def test_a_scheduler_that_does_not_answer(monkeypatch):
+    monkeypatch.setattr(opening, "CONNECT_SECONDS", 1)
+    with (
+        pytest.raises(ClusterError, match=r"scheduler tcp://127.0.0.1:1 cannot be reached within 1 s"),
+        open_cluster("tcp://127.0.0.1:1"),
+    ):
+        pass

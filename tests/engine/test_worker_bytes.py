@@ -143,10 +143,7 @@ N_SMALL, D = 3_000, 16  # chunks of 64 rows, and features, of a first pass
 
 
 def test_a_first_pass_sends_the_client_little_more_than_the_sample(counted, tmp_path):
-    """Each chunk alone has 64 candidates at least, and fewer rows than the coreset, which workers reduce.
-
-    Chunks that workers hold, sampled rows and the coreset are those of threads.
-    """
+    """Each chunk alone has 64 candidates at least, and fewer rows than the coreset, which workers reduce."""
     relay, client = counted
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).random((64 * N_SMALL, D), np.float32))
     reader = RowReader(open_source(tmp_path / "rows.npy"), 64 * 4 * D, "euclidean", "raise")

@@ -164,10 +164,7 @@ def within(seconds, function, *args):
 
 @pytest.mark.parametrize(
     ("stage", "number"),
-    [
-        ("lloyd-2", 5),
-        *(pytest.param(*place, marks=FULL) for place in (("share", 1), ("sketch-told", 39))),
-    ],
+    [("lloyd-2", 5), *(pytest.param(*place, marks=FULL) for place in (("share", 1), ("sketch-told", 39)))],
 )
 def test_rows_that_were_sent_are_lost_with_a_worker(cluster, at, data, wanted, stage, number):
     """They are nowhere else: a clear error, and nothing that hangs; the cluster is as good as before."""

@@ -1,4 +1,4 @@
-"""`IncrementalKMeans`: any chunks, centers at any moment, streams of several machines."""
+"""`IncrementalKMeans`: any chunks, centers at any moment, streams of several machines; which estimator a file is of."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from streamkm import IncrementalKMeans, SketchOptions, StreamKMeans
+from streamkm import IncrementalKMeans, SketchOptions, StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.estimators.model_files import load_estimator
 from tests.tables import cases
 
 
@@ -204,14 +205,45 @@ def test_labels_and_steps_of_the_last_call(tmp_path):
 
 @cases(
     "name, value",
-    [
-        ("half_life", 0),
-        ("first_row", -1),
-        ("n_clusters", 0),
-        ("metric", "spherical"),
-        ("invalid", "keep"),
-    ],
+    [("half_life", 0), ("first_row", -1), ("n_clusters", 0), ("metric", "spherical"), ("invalid", "keep")],
 )
 def test_wrong_parameters_are_refused(name, value):
     with pytest.raises(InvalidParameterError, match=rf"{name}=.*needed"):
         kmeans().set_params(**{name: value}).partial_fit(rows()[0])
+
+
+X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+
+
+class Derived(StreamKMeans):
+    """Has no line in the registry: its files are read as what it is derived from."""
+
+
+def rewritten(path, change):
+    with np.load(path) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    header = json.loads(str(arrays["header"]))
+    change(header)
+    np.savez(path, **{**arrays, "header": np.array(json.dumps(header))})
+    return path
+
+
+def test_streams_are_of_their_estimator(tmp_path):
+    IncrementalKMeans(2, random_state=0, progress=False).fit(X).save(tmp_path / "m.npz")
+    loaded = load_estimator(tmp_path / "m.npz")
+    assert type(loaded) is IncrementalKMeans
+    assert loaded.partial_fit(X).n_samples_seen_ == 120
+
+
+def test_files_name_their_estimator(tmp_path):
+    for made, wanted in ((StreamKMeans, StreamKMeans), (Derived, StreamKMeans), (StreamKernelKMeans,) * 2):
+        fitted = made(2, random_state=0, progress=False).fit(X)
+        path = tmp_path / f"{made.__name__}.npz"
+        fitted.save(path)
+        loaded = load_estimator(path)
+        assert type(loaded) is wanted
+        np.testing.assert_array_equal(loaded.predict(X), fitted.labels_, err_msg=made.__name__)
+        with pytest.raises(ModelFileError, match=r"saved by 'MeanShift'; this release loads models of StreamKM"):
+            load_estimator(rewritten(path, lambda header: header["fit"].update(estimator="MeanShift")))
+        with pytest.raises(ModelFileError, match=r"fit\.estimator is 3; needed: str"):
+            load_estimator(rewritten(path, lambda header: header["fit"].update(estimator=3)))

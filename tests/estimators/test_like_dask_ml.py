@@ -1,7 +1,4 @@
-"""What users of dask-ml's KMeans rely on: the same calls on the same kinds of data, alone and in pipelines.
-
-`LIKE_PEERS.md` has what differs, with its reason.
-"""
+"""What users of dask-ml's KMeans rely on: the same calls on the same kinds of data, alone and in pipelines."""
 
 from __future__ import annotations
 

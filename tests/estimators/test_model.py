@@ -281,15 +281,7 @@ def test_headers_without_a_value_are_refused(tmp_path, missing):
         Model.load(write_npz(tmp_path / "m.npz", header))
 
 
-@cases(
-    "centers",
-    [
-        np.zeros((3, 4), np.float32),
-        np.zeros(4),
-        np.zeros((0, 4)),
-        np.full((3, 4), np.nan),
-    ],
-)
+@cases("centers", [np.zeros((3, 4), np.float32), np.zeros(4), np.zeros((0, 4)), np.full((3, 4), np.nan)])
 def test_wrong_centers_are_refused(tmp_path, centers):
     with pytest.raises(ModelFileError, match=r"m\.npz"):
         Model.load(write_npz(tmp_path / "m.npz", centers=centers))

@@ -19,12 +19,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.engine import open_executor
 from streamkm.fitting.kernel.bandwidth import gamma_by_rule, mean_d2
 from streamkm.fitting.kernel.feature_maps import column_sketch, landmark_sketch, sketched_columns_map
-from streamkm.fitting.kernel.landmarks import (
-    MapRule,
-    choose_landmarks,
-    rank_leverage_scores,
-    ridge_leverage_scores,
-)
+from streamkm.fitting.kernel.landmarks import MapRule, choose_landmarks, rank_leverage_scores, ridge_leverage_scores
 from streamkm.planning.sketch_choice import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, KernelSizes, kernel_sizes
 from streamkm.sketches import KernelMap
 from streamkm.sketches.kernel_columns import KERNELS, Kernel, KernelColumns

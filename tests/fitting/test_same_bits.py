@@ -1,8 +1,4 @@
-"""The same bits for any number of threads and workers, just above the sizes that change what is done.
-
-Sizes matter: small data are searched as they are. Starts are drawn from more than 10,000 rows and 2^20 entries, centers
-are compared among neighbours from 512 on, and folds cut more than 24 * 16 chunks into more than 24 runs.
-"""
+"""The same bits for any number of threads and workers, just above the sizes that change what is done."""
 
 from __future__ import annotations
 
@@ -32,15 +28,7 @@ MANY, FEW_STEPS = FEWEST_CENTERS + 8, {"max_iter": 6, "n_init": 1}
 
 @dataclass(frozen=True)
 class Case:
-    """What is fitted, and the cluster_on that its plan must choose for it to test what it says.
-
-    Attributes
-    ----------
-    sample_rows : int, optional
-        Rows that a plan samples at least, where rows are to be drawn from more than those.
-    spare_bytes : int, optional
-        How much less than a plan without a limit needs a limit leaves.
-    """
+    """What is fitted, and the cluster_on that its plan must choose for it to test what it says."""
 
     cluster_on: str
     kind: str = "f4"

@@ -240,10 +240,7 @@ def test_sizes_are_whole_numbers_unless_weights_are_not():
     assert all(type(row.size) is float for row in weighted.summary().rows)
 
 
-@pytest.mark.parametrize(
-    ("mean", "told"),
-    [(9999.4, "9999"), (18352.4, "18,352"), (-80_675.0, "-80,675"), (0.0, "0")],
-)
+@pytest.mark.parametrize(("mean", "told"), [(9999.4, "9999"), (18352.4, "18,352"), (-80_675.0, "-80,675"), (0.0, "0")])
 def test_means_of_traits_are_told_in_digits_that_people_read(mean, told):
     assert str(Trait("income", mean, 0.0, 1.25)) == f"income {told} (+1.2 sd)"
 

@@ -1,19 +1,24 @@
-"""Steps of chosen columns, against plain NumPy."""
+"""Steps of chosen columns against plain NumPy; constant features; integers of 64 bits that float64 rounds."""
+
+from __future__ import annotations
 
 import json
 import warnings
 
+import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from click.testing import CliRunner
 from sklearn.metrics import adjusted_rand_score
+from sklearn.preprocessing import StandardScaler
 
 from streamkm import StreamKMeans, open_source
 from streamkm.cli.main import main
 from streamkm.cluster.fit_info import read_arrays
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError, StreamkmWarning
 from streamkm.preparation import Preparation
+from streamkm.preparation.moments import MomentsFit
 
 pd = pytest.importorskip("pandas")
 
@@ -147,3 +152,72 @@ def test_the_command_line_and_configurations(tmp_path, monkeypatch):
         assert "there twice" in result.output
     for name in ("one", "two"):
         np.testing.assert_array_equal(np.load(f"{name}/labels.npy"), fitted("x.csv").labels_)
+
+
+def totals(n_rows, kind):
+    """Shares that add up to 1 but for rounding, and sums near 0.3 beside two features that vary."""
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet([0.6] * 5, n_rows).astype(kind)
+    tenths = np.where(np.arange(n_rows) % 2, kind(0.1) + kind(0.2), kind(0.3))
+    varied = rng.normal(size=(n_rows, 2)) * [1, 1e-3] + [5, 5]
+    return np.column_stack([varied, shares.sum(axis=1), tenths, -1e6 * shares.sum(axis=1)]).astype(kind)
+
+
+@pytest.mark.parametrize("step", ["standardize", "robust"])
+def test_constant_but_for_rounding_is_constant(step):
+    for kind, n_rows in ((np.float32, 1500), (np.float64, 40)):
+        X = totals(n_rows, kind)
+        for rows in (X, sp.csr_array(X)):
+            factor = StreamKMeans(2, preprocess=[step], random_state=0).fit(rows).preparation_.found[0].factor
+            np.testing.assert_array_equal(factor[2:], 1)
+            assert factor[1] > 500 or rows is not X
+
+
+def test_the_bound_is_that_of_scikit_learn():
+    rng = np.random.default_rng(1)
+    widths = np.logspace(-16, -8, 60)
+    X = 1 + widths * rng.normal(size=(2000, 60))
+    fit = MomentsFit(True)
+    np.testing.assert_allclose(
+        1 / fit.finish(fit.step(None, X, np.empty(0))).factor, StandardScaler().fit(X).scale_, 1e-2
+    )
+
+
+NEAR = np.random.default_rng(0).integers(0, 1000, (600, 2))
+
+
+def told(X: object, **options: object) -> list[str]:
+    """Gather the warnings of a fit."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        StreamKMeans(3, random_state=0, **options).fit(X)
+    return [str(each.message) for each in seen if issubclass(each.category, StreamkmWarning) and "2^53" in str(each)]
+
+
+def stored(X: np.ndarray, kind: str, folder) -> object:
+    """Store rows, or hold them, in one of several ways."""
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1] % 7 / 2})
+    if kind == "npy":
+        np.save(folder / "x.npy", X)
+        return folder / "x.npy"
+    if kind == "parquet":
+        frame.to_parquet(folder / "x.parquet")
+        return folder / "x.parquet"
+    if kind == "csv":
+        frame.to_csv(folder / "x.csv", index=False)
+        return folder / "x.csv"
+    return {"array": X, "sparse": sp.csr_array(X)}[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("array", "uint64"), ("sparse", "int64"), ("npy", "int64"), ("parquet", "uint64"), ("csv", "int64")],
+)
+def test_rounded_integers_are_told_once(tmp_path, kind: str, dtype: str) -> None:
+    X = NEAR.astype(dtype) + np.array(2**55, dtype)
+    (message,) = told(stored(X, kind, tmp_path), chunk_bytes=4096)
+    assert ("x." + kind if kind in ("npy", "parquet", "csv") else kind) in message
+
+
+def test_rounded_integers_are_told_of_a_cluster(client) -> None:
+    assert len(told(da.from_array(NEAR + 2**60, chunks=(100, 2)), executor=client)) == 1

@@ -164,8 +164,7 @@ def test_masked_entries_are_missing():
     assert_same_bits(model, StreamKMeans(3, **FILLED).fit(X))
     np.testing.assert_array_equal(model.predict(masked), model.labels_)
     assert_same_bits(
-        StreamKMeans(3, invalid="skip", **COMMON).fit(list(masked)),
-        StreamKMeans(3, invalid="skip", **COMMON).fit(X),
+        StreamKMeans(3, invalid="skip", **COMMON).fit(list(masked)), StreamKMeans(3, invalid="skip", **COMMON).fit(X)
     )
     whole = np.ma.masked_equal(np.arange(12).reshape(6, 2), 3)
     assert np.isfinite(StreamKMeans(2, **FILLED).fit(whole).preparation_.fill.means).all()

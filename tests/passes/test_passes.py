@@ -20,15 +20,7 @@ from tests.tables import cases
 
 
 class CountingSource(RowSource):
-    """Rows in memory that count how often each is read.
-
-    Parameters
-    ----------
-    versions : matrices
-        What the first, second, ... pass sees; the last stays.
-    n_chunks, n_features, estimated : int or None
-        What it says of itself.
-    """
+    """Rows in memory that count how often each is read."""
 
     name = "counted"
     n_bytes = 1000

@@ -21,12 +21,7 @@ from sklearn.metrics import euclidean_distances
 from sklearn.preprocessing import normalize
 
 from streamkm import StreamKMeans, fit_idf, open_documents, open_source
-from streamkm.core.exceptions import (
-    InvalidInputError,
-    InvalidParameterError,
-    ModelFileError,
-    OutputError,
-)
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError, OutputError
 from streamkm.passes.predict import nearest_labels
 from streamkm.sources.documents.hashed import TfIdfRows
 from streamkm.text import BadDocumentError, FeatureHashing, TfIdf

@@ -44,11 +44,7 @@ def test_counts_of_frequent_words_are_never_lost(parts, most):
     ("hashing", "rows", "words"),
     [
         (FeatureHashing(n_features=1 << 16, ngram_range=(1, 2)), ["red fish", "blue fish"], {"fish", "red fish"}),
-        (
-            FeatureHashing(n_features=1 << 16, input="tokens"),
-            [["a b"], ["a b", "__\n", "\u2603"]],
-            {"a b", "\u2603"},
-        ),
+        (FeatureHashing(n_features=1 << 16, input="tokens"), [["a b"], ["a b", "__\n", "\u2603"]], {"a b", "\u2603"}),
         (FeatureHashing(n_features=1 << 16, input="counts"), [{"x": 2, "kind": "new"}, {"x": 1}], {"x", "kind=new"}),
         (FeatureHashing(n_features=1 << 16, analyzer="char", ngram_range=(2, 2)), ["abc", "bcd"], {"bc"}),
     ],

@@ -130,10 +130,7 @@ def test_dense_rows_are_clustered_within_the_limit(disk_path, n_rows, cases):
 
 @pytest.mark.parametrize(
     ("n_rows", "k", "limit", "space"),
-    [
-        (50_000, 20, "400 MiB", "original"),
-        pytest.param(50_000, 300, "446 MiB", "sketch", marks=pytest.mark.slow),
-    ],
+    [(50_000, 20, "400 MiB", "original"), pytest.param(50_000, 300, "446 MiB", "sketch", marks=pytest.mark.slow)],
 )
 def test_text_is_clustered_within_the_limit(text, n_rows, k, limit, space):
     got = fit(text(n_rows), k, limit)

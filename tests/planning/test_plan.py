@@ -342,8 +342,7 @@ def test_chunks_that_a_program_makes_take_memory_twice():
 
 
 @cases(
-    "kind, dtype",
-    [("signs", np.float64), ("svd", np.float32), (CountSketch(700, 1, nnz_per_feature=3), np.float64)],
+    "kind, dtype", [("signs", np.float64), ("svd", np.float32), (CountSketch(700, 1, nnz_per_feature=3), np.float64)]
 )
 def test_what_sketches_make_of_sparse_rows_is_projected(kind, dtype):
     X = sp.random_array((400, 3000), density=0.01, format="csr", dtype=dtype, rng=np.random.default_rng(0))

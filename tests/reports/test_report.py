@@ -205,12 +205,7 @@ def test_the_report_of_an_estimator_names_clusters_and_says_how_sure(tmp_path):
     with pytest.raises(OutputError, match="no report that streamkm wrote"):
         model.report(tmp_path / "mine.html")
     assert (tmp_path / "mine.html").read_text() == "<title>mine</title>"
-    for said in (
-        "800 rows of 2 features in 2 clusters",
-        "fare &lt;EUR&gt;",
-        "2 clusters explain",
-        "is the largest",
-    ):
+    for said in ("800 rows of 2 features in 2 clusters", "fare &lt;EUR&gt;", "2 clusters explain", "is the largest"):
         assert said in text, said
     between = ((X.groupby(model.labels_).transform("mean") - X.mean()) ** 2).to_numpy().sum()
     assert f"{between / (between + model.inertia_):.1%}" in text

@@ -54,14 +54,7 @@ def counting_csr(X: Any, unit: int | tuple[int, int, int]) -> tuple[CountingArra
 
 
 class LoggedArray(StoredArray):
-    """An array of a .npy file that plays a stored one; every process that reads it adds a line to a log.
-
-    Parameters
-    ----------
-    file : path
-        Of the .npy file. The log lies beside it.
-    unit_rows : int
-    """
+    """An array of a .npy file that plays a stored one; every process that reads it adds a line to a log."""
 
     def __init__(self, file: Path, unit_rows: int) -> None:
         self._file, self._log = file, file.with_suffix(".log")

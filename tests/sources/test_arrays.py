@@ -223,14 +223,7 @@ def test_duplicates_and_disorder_are_repaired_in_a_copy():
 @cases("dtype, values", [("uint8", [200, 100]), ("int8", [100, 100]), ("int8", [-100, -100])])
 def test_duplicates_that_overflow_are_refused(dtype, values):
     with pytest.raises(InvalidInputError, match=f"more than {dtype} holds"):
-        csr_rows(
-            np.array(values, dtype),
-            np.array([1, 1]),
-            np.array([0, 2]),
-            n_features=3,
-            name="x",
-            first_row=0,
-        )
+        csr_rows(np.array(values, dtype), np.array([1, 1]), np.array([0, 2]), n_features=3, name="x", first_row=0)
 
 
 def test_more_features_than_32_bits_count():

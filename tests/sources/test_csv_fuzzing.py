@@ -93,8 +93,7 @@ def compare(path, text, target, options, *, newlines, null_values):
 
 
 @pytest.mark.parametrize(
-    ("n_texts", "n_targets"),
-    [(1, 1), pytest.param(50, 6, marks=[pytest.mark.slow, pytest.mark.timeout(3_600)])],
+    ("n_texts", "n_targets"), [(1, 1), pytest.param(50, 6, marks=[pytest.mark.slow, pytest.mark.timeout(3_600)])]
 )
 @pytest.mark.parametrize("name", ["x.csv", "x.csv.gz"])
 def test_every_cut_at_every_chunk_size(tmp_path, monkeypatch, reduced, name, n_texts, n_targets):

@@ -13,12 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from streamkm.core.exceptions import (
-    InvalidInputError,
-    MissingDependencyError,
-    SourceError,
-    SourceNotFoundError,
-)
+from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, SourceError, SourceNotFoundError
 from streamkm.sources import open_source
 from streamkm.sources.binary import hdf5_arrays
 from tests.contracts import Opened, SourceContract

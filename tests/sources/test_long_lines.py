@@ -1,21 +1,30 @@
-"""Long lines of text that a plan has no room for: refused as they are read, wherever they are; see test_memory too."""
+"""Long lines without room in the plan are refused as they are read; every container gives equal fits, damage none."""
 
 from __future__ import annotations
 
 import gzip
+import json
+import os
 import pickle
 import re
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKMeans, open_documents, open_source
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.sources.text_lines import BLOCK_BYTES, LineLimit
+from tests.containers import ALL, EQUAL, NAMES, values
+from tests.contracts import assemble
 from tests.limits import limited
-from tests.tables import cases
+from tests.programs import run_program
+from tests.tables import cases, row
 
 SHORT = {"lines": b"w1 x2\n", "svmlight": b"1 1:1 3:2\n"}
 PACKERS = {"": bytes, ".gz": gzip.compress}
@@ -129,3 +138,51 @@ def test_workers_refuse_what_their_client_has_no_room_for(tmp_path, client):
     fitted = StreamKMeans(2, memory_limit=limited("400 MiB"), executor=client, progress=False, random_state=0)
     with pytest.raises(MemoryLimitError, match=rf"{re.escape(str(path))}, line 3,001 \(byte [\d,]+\), of [\d,]+ bytes"):
         fitted.fit(str(path))
+
+
+TOP = Path(__file__).parents[2]
+
+
+def test_equal_values_give_equal_rows_and_labels(tmp_path):
+    X = values()
+    wanted = StreamKMeans(3, random_state=0, progress=False).fit(X)
+    for name, write in EQUAL.items():
+        with row(name=name):
+            write(tmp_path / name, X)
+            source = open_source(tmp_path / name)
+            found = np.asarray(assemble(source.stream(1 << 11), len(NAMES)), np.float64)
+            np.testing.assert_array_equal((found + 0.0).view(np.int64), (X + 0.0).view(np.int64))
+            model = StreamKMeans(3, random_state=0, progress=False).fit(tmp_path / name)
+            assert adjusted_rand_score(model.labels_, wanted.labels_) == 1
+            assert model.inertia_ == pytest.approx(wanted.inertia_, rel=1e-12)
+
+
+LONG = (pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3_600))
+
+
+@pytest.mark.parametrize("n_mutants", [10, pytest.param(150, marks=LONG)])
+def test_damage_is_refused(n_mutants, tmp_path):
+    command = ["-m", "tests.containers", str(tmp_path), str(n_mutants), str(n_mutants)]
+    try:
+        done = run_program(command, folder=TOP, timeout=60 + 5 * n_mutants)
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"hangs: {(tmp_path / 'last').read_text()}")
+    assert done.returncode == 0, f"{(tmp_path / 'last').read_text()}\n{done.stderr}"
+    counted = json.loads(done.stdout)
+    assert sum(counted.values()) == len(ALL) * n_mutants
+    assert {each.partition(" ")[2] for each in counted} == {"read", "refused"}, done.stdout
+    for name in EQUAL:
+        assert counted.get(f"{name} refused")
+
+
+PARSERS = ("test_svmlight_any_bytes", "test_csv_fuzzing", "test_tables", "test_documents", "test_csr_groups")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_no_parser_leaves_its_arrays(tmp_path):
+    """Tests of all compiled parsers once more, with kernels that raise IndexError outside of their arrays."""
+    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(TOP)}
+    command = [sys.executable, "-m", "pytest", "-q", *(f"tests/sources/{name}.py" for name in PARSERS)]
+    done = subprocess.run(command, cwd=TOP, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]

@@ -222,10 +222,7 @@ def test_vectors_beside_numbers_and_with_nulls(tmp_path):
     "options, message",
     [
         ({}, r"column 'city' contains text \('Oslo|column 'city' contains text"),
-        (
-            {"exclude": "city"},
-            r"column 'id' contains text \('row-0' in row 0\).*exclude=\"id\".*categories=\"onehot\"",
-        ),
+        ({"exclude": "city"}, r"column 'id' contains text \('row-0' in row 0\).*exclude=\"id\".*categories=\"onehot\""),
         ({"columns": ["a", "x"]}, "column 'x' is missing; it has a, b, c, d, city, id"),
         ({"columns": ["citi"]}, r"column 'citi' is missing \(did you mean 'city'\?\)"),
         ({"columns": ["a"], "exclude": ["a"]}, "no column is left"),

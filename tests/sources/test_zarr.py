@@ -157,11 +157,7 @@ def test_a_member_of_an_unknown_type_does_not_hide_the_others(tmp_path):
 
 @cases(
     "values, message",
-    [
-        (np.array([["a", "b"]]), "strings"),
-        (np.zeros(4), "1 dimensions"),
-        (np.zeros((0, 2)), "0 rows"),
-    ],
+    [(np.array([["a", "b"]]), "strings"), (np.zeros(4), "1 dimensions"), (np.zeros((0, 2)), "0 rows")],
 )
 def test_what_is_no_matrix_is_refused(tmp_path, values, message):
     with warnings.catch_warnings():

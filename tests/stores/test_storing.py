@@ -13,14 +13,7 @@ import zarr
 from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans
-from streamkm.core.exceptions import (
-    DiskFullError,
-    InUseError,
-    InvalidInputError,
-    OutputError,
-    SourceError,
-    StoreError,
-)
+from streamkm.core.exceptions import DiskFullError, InUseError, InvalidInputError, OutputError, SourceError, StoreError
 from streamkm.core.locks import Lock
 from streamkm.core.progress import Progress, Stage
 from streamkm.engine import open_executor
@@ -375,10 +368,7 @@ class TestAfterAKill:
         return tmp_path
 
     def ended_at(self, moments, operation, data):
-        """Kill an operation before each of some renamings, the narrowest gaps there are: how many of them came.
-
-        A file that is complete under its temporary name must not stay in the store when the operation is done.
-        """
+        """Kill an operation before each of some renamings, the narrowest gaps there are: how many of them came."""
         context, given = forking(), data / {"write": "4.svm", "rows": "2.npy"}[operation]
         if operation != "write":
             do(write_store, data / "before", data / "1.npy", SKETCH)
