@@ -262,12 +262,13 @@ def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | N
     for part, rows, places in homes:
         indptr[1:][places] = part.indptr[rows + 1] - part.indptr[rows]
     np.cumsum(indptr, out=indptr)
-    indices = np.empty(indptr[-1], np.result_type(*{part.indices.dtype for part, _, _ in homes}))
+    # pointers are no wider than indices, unless there are so many entries
+    indices = np.empty(indptr[-1], np.result_type(np.min_scalar_type(-indptr[-1]), *(one.indices for one, *_ in homes)))
     data = np.empty(indptr[-1], np.result_type(*{part.data.dtype for part, _, _ in homes}))
     for part, rows, places in homes:
         place_rows(part.indptr, part.indices, part.data, rows, places, indptr, indices, data)
-    width = n_features or max(part.shape[1] for part in parts)
-    return sp.csr_array((data, indices, indptr), shape=(len(order), width))
+    shape = len(order), n_features or max(part.shape[1] for part in parts)
+    return sp.csr_array((data, indices, indptr.astype(indices.dtype)), shape=shape)
 
 
 def stacked_csr(parts: Sequence[sp.csr_array], n_features: int | None) -> sp.csr_array:
