@@ -14,19 +14,12 @@ import zarr
 
 from streamkm.sources.sketch_store import StoreSource
 from tests.cli.test_cli import run
-from tests.dask_processes import cluster_of, watched
+from tests.dask_processes import N_WORKERS, watched
 from tests.programs import Program
 from tests.tables import slow_but
 
 NAMES = ("here", "there")
 SEED = ("--set", "estimator.random_state=0", "--set", "estimator.chunk_bytes=2000")
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    """Processes of a scheduler and two workers, whose current directories are their own."""
-    with cluster_of(tmp_path_factory.mktemp("cluster"), 2) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -41,22 +34,22 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def seen(running):
+def seen(cluster):
     """A function that gives the names of the calls that the scheduler has seen in this test."""
-    with watched(running[1]) as stages:
+    with watched(cluster[1]) as stages:
         yield lambda: set(stages())
 
 
 @pytest.mark.parametrize(("data", "labels"), slow_but([("x.npy", "zarr")], [("x.npy", "zarr"), ("x.svm", "npy")]))
-def test_fit(folder, running, seen, data, labels):
+def test_fit(folder, cluster, seen, data, labels):
     """A path that is relative to the configuration is found on workers that are elsewhere."""
-    started, _ = running
+    started, _ = cluster
     Path("c.yaml").write_text(
         f"data: {{path: {data}}}\nestimator: {{n_clusters: 4, random_state: 0, chunk_bytes: 2000}}\n"
         f"output: {{report: false, labels: {labels}}}\ncluster: {{scheduler: '{started.address}'}}\n"
     )
     output = run("fit", "c.yaml", "-o", "there")
-    assert f"cluster: {started.address}, 2 workers" in output
+    assert f"cluster: {started.address}, {N_WORKERS} workers" in output
     assert {"sketch", "assign"} <= seen()
     run("fit", data, "-k", 4, "-o", "here", "--no-report", *SEED)
     got = zarr.open_array("there/labels.zarr")[:] if labels == "zarr" else np.load("there/labels.npy")
@@ -74,8 +67,8 @@ def untimed(table, separator):
     return [line.rpartition(separator)[0].rstrip() for line in table.splitlines()]
 
 
-def test_other_commands(folder, running, seen):
-    on = ("--set", f"cluster.scheduler={running[0].address}")
+def test_other_commands(folder, cluster, seen):
+    on = ("--set", f"cluster.scheduler={cluster[0].address}")
     run("fit", "x.npy", "-k", 4, "-o", "out", "--no-report", *SEED)
     for name, where in (("here", ()), ("there", on)):
         run("assign", "out/model.npz", "x.npy", "-o", f"{name}.npy", *where)
@@ -96,13 +89,13 @@ def test_other_commands(folder, running, seen):
     assert {"predict", "labels", "sketch", "append"} <= seen()
 
 
-def test_progress_while_on_a_cluster(folder, running):
+def test_progress_while_on_a_cluster(folder, cluster):
     """A process of its own, at a terminal: bars of the stages, while workers do the work."""
     here, there = os.openpty()
     command = ["-m", "streamkm", "fit", "x.npy", "-k", "4", "-o", "out", "--no-report", *SEED]
     terminal = os.ttyname(there)
     program = Program(
-        [*command, "--set", f"cluster.scheduler={running[0].address}"], folder, os.environ, *2 * [terminal]
+        [*command, "--set", f"cluster.scheduler={cluster[0].address}"], folder, os.environ, *2 * [terminal]
     )
     shown = b""
     while program.poll() is None or select.select([here], [], [], 0)[0]:
