@@ -1,4 +1,4 @@
-"""The scripts that make the papers' figures run on small data, and what they write is what they promise."""
+"""The scripts that make the papers' figures, and every example script: they run and print what they promise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import csv
 import gzip
 import importlib
 import io
+import multiprocessing.util
+import os
+import runpy
+import subprocess
+import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 import h5py
@@ -21,6 +27,7 @@ from sklearn.neighbors import kneighbors_graph
 from examples.papers.laplacian import laplacian_scores
 from tests import naive
 from tests.programs import run_program
+from tests.tables import slow_but
 
 pytest.importorskip("matplotlib")
 
@@ -150,34 +157,6 @@ def test_studies_that_ended_are_not_run_again(tmp_path, capfd, monkeypatch, real
     assert len(table(tmp_path / "out" / "done.csv")) == 1
 
 
-@pytest.mark.slow
-def test_deep_features(tmp_path, data):
-    run("deep_features.py", data, tmp_path)
-    lines = table(tmp_path / "liu2017_ilsvrc.csv")
-    assert [line["rows"] for line in lines] == ["2000"] * 8 + ["20000"] * 2
-    assert all(float(line["nmi"]) > 0.9 for line in lines if line["method"] != "PD")
-    assert all(float(line["peak_mib"]) < 4096 for line in lines)
-
-
-@pytest.mark.slow
-def test_sparse_embedded(data, tmp_path):
-    run("sparse_embedded.py", data, tmp_path)
-    rows = table(tmp_path / "sparse_embedded.csv")
-    methods = {"k-means", "SVD", "LLE", "LS", "RP", "RP, matrix", "PD", "SE", "SE, whole fit", "ours"}
-    assert {row["method"] for row in rows if row["data"] == "COIL20"} == methods
-    assert {row["method"] for row in rows if row["data"] == "topics"} == methods - {"LLE"}
-    easy = [row for row in rows if row["data"] in ("COIL20", "20 Newsgroups") and row["method"] == "k-means"]
-    assert len(easy) == 4
-    assert all(float(row["accuracy"]) > 0.95 for row in easy)
-    lines = lines_beside(tmp_path / "liu2017.csv")
-    assert {line["dataset"] for line in lines} == {"COIL20", "20 Newsgroups", "topics"}
-    ours = [one for one in table(tmp_path / "liu2017_cases.csv") if one["claim"].startswith("ours: objective")]
-    assert len(ours) == 3 * 2  # data sets and sizes
-    assert {load("claims").verdict(one) for one in ours} == {"yes"}
-    assert [row["rows"] for row in table(tmp_path / "sparse_embedded_rcv1_size.csv")] == ["10000"] * 5
-    assert (tmp_path / "sparse_embedded.png").exists()
-
-
 def test_rows_are_compared_by_the_entries_that_they_keep():
     rng = np.random.default_rng(0)
     y = np.arange(120) % 3
@@ -194,33 +173,6 @@ def test_starts_know_nothing_of_the_classes():
     sparse_embedded = load("sparse_embedded")
     labels = sparse_embedded.by_kept_entries(sparse_embedded.sparsified(X, 10, 0), 50, 0)
     assert common.accuracy(classes, labels) < 0.3  # ten of 65,536 entries of a row tell little
-
-
-@pytest.mark.slow
-def test_feature_hashing(data, tmp_path):
-    run("feature_hashing.py", data, tmp_path)
-    rows = table(tmp_path / "feature_hashing.csv")
-    assert len(rows) == 2 * (3 * (8 + 8) + 8)  # both weights; the vocabulary and two sizes; seeds of both; the default
-    whole = [row["f5"] for row in rows if row["m"] == "vocabulary" and row["method"] == "ours"]
-    assert min(map(float, whole)) > 0.95  # words of different groups differ
-    lines = lines_beside(tmp_path / "senuma2011.csv")
-    bounds = [line for line in lines if line["claim"].startswith("theorem 4.5")]
-    assert [line["holds"] for line in bounds] == ["yes", "yes"]
-    ours = [line["holds"] for line in lines if line["claim"].endswith("over ours as it comes")]
-    assert ours == ["yes", "yes"]
-    assert (tmp_path / "feature_hashing.png").exists()
-
-
-@pytest.mark.slow
-def test_randomized_dimensionality_reduction(data, tmp_path):
-    run("randomized_dimensionality_reduction.py", data, tmp_path)
-    lines = lines_beside(tmp_path / "boutsidis2015.csv")
-    bounds = [line for line in lines if "factor of the least objective" in line["claim"]]
-    assert len(bounds) == 3 * 2
-    assert all(line["holds"] == "yes" for line in bounds)
-    ours = [line["here"] for line in lines if line["claim"].startswith("ours: data sets of 8")]
-    assert ours == ["all features 0; 5 signs 0; 20 signs 0"] * 2
-    assert (tmp_path / "randomized_dimensionality_reduction.png").exists()
 
 
 @pytest.mark.slow
@@ -273,74 +225,35 @@ def kernel_data(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
-def test_nystroem_kernel_kmeans(kernel_data, tmp_path):
-    run("nystroem_kernel_kmeans.py", kernel_data, tmp_path)
-    rows = table(tmp_path / "nystroem_kernel_kmeans.csv")
-    assert {row["data"] for row in rows} == {"Mushrooms", "MNIST"}
-    kernel = [row for row in rows if row["method"].startswith("kernel k-means") and row["width"] == "1.0"]
-    assert min(float(row["nmi"]) for row in kernel) > 0.95
-    lines = lines_beside(tmp_path / "wang2019.csv")
-    assert [line["holds"] for line in lines if line["dataset"] in ("rings", "moons")] == ["yes", "yes"]
-    cases = {(one["dataset"], one["case"].split(",")[0]): one for one in table(tmp_path / "wang2019_cases.csv")}
-    for sampling in ("uniform", "leverage", "ridge leverage", "gaussian", "srht", "countsketch"):
-        assert load("claims").verdict(cases["Mushrooms", sampling]) == "yes"
-    assert (tmp_path / "nystroem_kernel_kmeans.png").exists()
+SCRIPTS = {  # what each writes: tables, and the papers' claims beside what was found
+    "deep_features": ("data", ["liu2017_ilsvrc"], []),
+    "sparse_embedded": ("data", ["sparse_embedded", "sparse_embedded_rcv1_size"], ["liu2017"]),
+    "feature_hashing": ("data", ["feature_hashing"], ["senuma2011"]),
+    "randomized_dimensionality_reduction": ("data", [], ["boutsidis2015"]),
+    "nystroem_kernel_kmeans": ("kernel_data", ["nystroem_kernel_kmeans"], ["wang2019"]),
+    "randomized_sketches": ("kernel_data", ["yin2022"], []),
+    "landmarks_and_rank": ("kernel_data", ["landmarks_and_rank"], ["wang2019_figure2"]),
+    "landmarks_and_width": ("kernel_data", ["landmarks_and_width", "landmarks_and_width_widths"], ["yin2022_figure1"]),
+    "mnist8m_kernel_kmeans": ("kernel_data", ["mnist8m_kernel_kmeans", "mnist8m_seconds"], []),
+}
 
 
 @pytest.mark.slow
-def test_randomized_sketches(kernel_data, tmp_path):
-    run("randomized_sketches.py", kernel_data, tmp_path)
-    lines = table(tmp_path / "yin2022.csv")
-    assert len(lines) == 5 * 6  # sets and methods
-    assert all(line["difference"] for line in lines)
-    assert {line["paper_accuracy"] for line in lines if line["method"] == "ours"} == {""}
-    printed = {line["method"]: line["paper_accuracy"] for line in lines if line["dataset"] == "dna"}
-    assert printed["sub-Gaussian sketch (proposed)"] == "0.49"
-    ours = [line for line in lines if line["method"] == "ours" and line["dataset"] != "covtype"]
-    assert all(float(line["accuracy"]) > 0.95 for line in ours)
-    assert all(float(line["objective_over_ours"]) > 0.95 for line in lines)
-    assert (tmp_path / "randomized_sketches.png").exists()
-
-
-@pytest.mark.slow
-def test_landmarks_and_rank(kernel_data, tmp_path):
-    run("landmarks_and_rank.py", kernel_data, tmp_path)
-    rows = table(tmp_path / "landmarks_and_rank.csv")
-    assert len(rows) == 3 * 4 * 2  # data sets, sizes and seeds
-    assert min(float(row["nmi"]) for row in rows if row["data"] == "MNIST") > 0.8
-    assert {line["holds"] for line in lines_beside(tmp_path / "wang2019_figure2.csv")} == {"fewer than 8 seeds"}
-
-
-@pytest.mark.slow
-def test_landmarks_and_width(kernel_data, tmp_path):
-    run("landmarks_and_width.py", kernel_data, tmp_path)
-    names = {row["data"] for row in table(tmp_path / "landmarks_and_width.csv")}
-    assert names == {"simulated", "segment"}
-    swept = table(tmp_path / "landmarks_and_width_widths.csv")
-    assert {row["data"] for row in swept} == {"dna", "mushrooms", "connect-4"}
-    assert lines_beside(tmp_path / "yin2022_figure1.csv")
-
-
-@pytest.mark.slow
-def test_mnist8m_kernel_kmeans(kernel_data, tmp_path):
-    printed = run("mnist8m_kernel_kmeans.py", kernel_data, tmp_path)
-    rows = table(tmp_path / "mnist8m_kernel_kmeans.csv")
-    assert [(row["rows"], row["passes"], row["workers"]) for row in rows[:3]] == [
-        ("10000", "2", "1"),
-        ("10000", "2", "2"),
-        ("10000", "4", "1"),
-    ]
-    assert "the same labels with any number of workers: True" in printed
-    assert all(float(row["nmi"]) > 0.7 for row in rows)
-    for line in table(tmp_path / "mnist8m_seconds.csv"):
-        for workers in "12":
-            parts = [float(line[f"{part}_seconds_{workers}"]) for part in ("nystroem", "svd", "kmeans", "labels")]
-            assert 0 < sum(parts) <= float(line[f"seconds_{workers}"]) + 0.03
-    assert all(float(row["assign_seconds"]) > 0 for row in rows[:2])
-    assert all(100 < float(row["peak_mib"]) < float(row["limit_mib"]) == 4096 for row in rows)
-    assert "below 4,096: True" in printed
-    assert (tmp_path / "mnist8m_kernel_kmeans.png").exists()
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_each_script_runs(script, request, tmp_path):
+    """The data are small and easy: some method finds their groups, and verdicts follow from the cases."""
+    given, measured, papers = SCRIPTS[script]
+    printed = run(f"{script}.py", request.getfixturevalue(given), tmp_path)
+    assert ": False" not in printed
+    for name in measured:
+        rows = table(tmp_path / f"{name}.csv")
+        found = [float(row[kind]) for row in rows for kind in ("nmi", "accuracy") if row.get(kind)]
+        assert rows
+        assert max(found, default=1) > 0.9
+    for name in papers:
+        lines, cases = lines_beside(tmp_path / f"{name}.csv"), table(tmp_path / f"{name}_cases.csv")
+        for line, mine in load("claims").recomputed(lines, cases):
+            assert line["holds"] == mine
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -355,3 +268,84 @@ def test_laplacian_scores_are_the_papers(sparse):
     wanted = np.diag(varied.T @ (D - S) @ varied) / np.diag(varied.T @ D @ varied)
     got = laplacian_scores(scipy.sparse.csr_array(X) if sparse else X, n_neighbors=4)
     np.testing.assert_allclose(got, wanted, rtol=1e-9)
+
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+OF_THEIR_OWN = {"larger_than_memory.py": ["--rows", "15000", "--memory", "430 MiB"]}  # processes: memory is measured
+PICTURED = (
+    "anndata_counts", "dask_array", "embeddings", "how_many_clusters", "rows_every_night", "stream_of_chunks", "table",
+    "text",
+)  # fmt: skip
+QUICK = ("stream_of_chunks.py",)  # pages of the guide run what others show
+NEEDED = {"ivf_index.py": "faiss"}
+PRINTED = {
+    "anndata_counts.py": ["cells.h5ad: cells of each cluster", "cluster\n", "500\n", "500\n", "500\n"],
+    "dask_array.py": ["same labels: True", "same centers: True"],
+    "ivf_index.py": ["lists", "streamkm recall", "faiss    recall"],
+    "dask_pipeline.py": ["agreement of both: 1.000"],
+    "embeddings.py": ["4,000 vectors of 64 numbers in 2 passes", "[800, 800, 800, 800, 800]"],
+    "how_many_clusters.py": ["k = 6 is suggested", "5,000 of 5,000\n", "agreement"],
+    "larger_than_memory.py": ["file 114 MiB, limit 430 MiB, peak memory ", "objective per row"],
+    "rows_every_night.py": [
+        "night 4: 749 rows",
+        "22 born: mostly the digit 6\n",
+        "6 died: mostly the digit 0\n",
+        "6,911 rows, ",
+        "6,911 rows have new labels, 0% are",
+    ],
+    "stream_of_chunks.py": ["30,000 rows in 2 passes", "day 2:"],
+    "table.py": ["payment=card", "6 rows with missing values", "set apart by", "998"],
+    "text.py": ["900 documents in 3 passes", "300: ", "300: ", "300: ", "later: 3 of 3"],
+    "zarr_array.py": ["in 2 passes", "in 4 passes", "cluster sizes"],
+}
+
+
+def assert_printed(script, printed):
+    at = 0
+    for text in PRINTED[script]:
+        found = printed.find(text, at)
+        assert found >= 0, f"{text!r} is not in {printed!r} from {at}"
+        at = found + len(text)
+
+
+HERE = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in OF_THEIR_OWN)
+
+
+@pytest.mark.parametrize("script", slow_but(QUICK, HERE))
+def test_example(script, tmp_path, monkeypatch, capsys):
+    """In this process: in another one, importing alone takes seconds. Workers are others, which import it again."""
+    if script in NEEDED:
+        pytest.importorskip(NEEDED[script])
+    multiprocessing.util.get_temp_dir()  # that of this process, which outlives the test
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    picture = Path(script).stem in PICTURED
+    monkeypatch.setattr(sys, "argv", [script, *(["--picture", "x.png"] if picture else [])])
+    runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+    assert_printed(script, capsys.readouterr().out)
+    if picture:
+        Path("x.png").unlink()
+    assert {path.name for path in tmp_path.iterdir()} <= {"dask-scratch-space"}  # of Dask's workers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", OF_THEIR_OWN)
+def test_example_in_a_process_of_its_own(script, tmp_path):
+    command = [sys.executable, "-W", "error::UserWarning:__main__", str(EXAMPLES / script), *OF_THEIR_OWN[script]]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert_printed(script, done.stdout)
+
+
+def test_each_example_is_listed():
+    """Scripts and what `examples/README.md` says of them."""
+    listed = (EXAMPLES / "README.md").read_text("utf-8")
+    for script in EXAMPLES.glob("*.py"):
+        assert f"({script.name})" in listed, script.name
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTED)
+    pictures = {path.stem for path in (EXAMPLES / "pictures").iterdir()}
+    assert pictures == set(PICTURED)
+    assert all(f"(pictures/{name}.png)" in listed for name in pictures)

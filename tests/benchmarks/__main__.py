@@ -23,7 +23,6 @@ from tests.benchmarks import (
     bench_many,
     bench_sketches,
     bench_topics,
-    bench_updates,
 )
 from tests.benchmarks.measure import Row, Settings, machine, table, to_json, versions
 
@@ -35,7 +34,6 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "cluster": ("u", bench_cluster.run),
     "dedupe": ("A", bench_dedupe.run),
     "many": ("yz", bench_many.run),
-    "updates": ("B", bench_updates.run),
 }
 
 
