@@ -33,7 +33,7 @@ from streamkm.engine.checkpoint import records
 from streamkm.estimators import kmeans as kmeans_module
 from streamkm.estimators.model_files import summarize
 from tests.children import StoppedError, chunks_read, stopped_after
-from tests.programs import Program, run_program
+from tests.programs import Program
 from tests.tables import cases, row, slow_but
 
 TOP = Path(__file__).parents[2]
@@ -295,10 +295,7 @@ def test_labels_in_results_are_replaced_as_the_results_are(folder, form):
     assert summary(form)["data"]["n_samples"] == 90
 
 
-@pytest.mark.parametrize(
-    "what",
-    slow_but(["fit"], ["fit", "dedupe", "l.npy", "l.csv", "l.parquet", "l.zarr"]),
-)
+@pytest.mark.parametrize("what", slow_but(["fit"], ["fit", "dedupe", "l.npy", "l.csv", "l.parquet", "l.zarr"]))
 def test_no_space_names_what_was_asked_for(folder, tmpfs, what):
     """However many pages there are left: never a hidden name, and the same command goes on when there is space."""
     place, _ = tmpfs
@@ -459,18 +456,6 @@ def test_version_and_help():
     for name in main.commands:
         assert "Options:" in run(name, "--help")
     assert isinstance(main, click.Group)
-
-
-def test_real_process(folder):
-    done = run_program(["-m", "streamkm", "fit", "x.svm", "-k", "3", "-o", "out", "--no-report"], timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "results    out\n" in done.stdout
-    assert " assign: " in done.stderr
-    done = run_program(["-m", "streamkm", "fit", "x.svm", "-k", "3", "-o", "out"], timeout=120)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("streamkm: error: out holds results")
-    assert done.stderr.count("\n") == 1
 
 
 def test_help_imports_nothing_heavy():

@@ -69,20 +69,6 @@ def test_models_that_go_on_open_tables_like_the_fit(trips):
     np.testing.assert_array_equal(pd.read_csv("next/labels.csv")["label"], model.predict(later))
 
 
-def test_trips(trips):
-    path = "trips.csv"
-    said = run("fit", path, "-k", 3, "-o", "out", "--no-report", *FLAGS)
-    assert "600" in said
-    labels = np.load("out/labels.npy")
-    assert np.flatnonzero(labels < 0).tolist() == [7, 300]
-    given = {"path": path, "id_column": "trip_id", "categories": "onehot"}
-    kmeans = StreamKMeans(3, preprocess="table", random_state=0, invalid="skip").fit(given)
-    np.testing.assert_array_equal(labels, kmeans.labels_)
-    names = ["distance", "fare", "payment=card", "payment=cash", "passengers"]
-    assert list(StreamKMeans.load("out/model.npz").feature_names_in_) == names
-    assert table_of("out")["categories"] == {"payment": ["card", "cash"]}
-
-
 def test_fields_end_where_they_did_in_the_fit(trips):
     """What assigns rows later takes the delimiter, the header and line feeds in quotes as the fit did."""
     numbers = trips[["distance", "passengers"]].assign(note=["none", *["a\nb;"] * 599])
@@ -153,19 +139,6 @@ def test_the_lines_of_the_readme_run_and_keep_every_row(trips):
     kmeans = StreamKMeans.load("out/model.npz")
     assert (np.load("labels.npy") >= 0).all()
     assert kmeans.get_params()["preprocess"] == ["table"]
-
-
-def test_other_commands(trips):
-    columns = ("--columns", "distance,passengers")
-    assert "2 of numbers" in run("inspect", "trips.parquet", *columns)
-    assert "features" in run(
-        "plan", "trips.csv", "-k", 3, "--memory-limit", "1 GiB, process 300 MiB", "--refine", 2, *columns
-    )
-    run("fit", "trips.csv", "-k", 3, "-o", "out", "--no-report", "--seed", 1, "--metric", "cosine", *columns)
-    assert json.loads(Path("out/streamkm.json").read_text())["parameters"]["metric"] == "cosine"
-    steps = ("--preprocess", "log1p,standardize", "--metric", "cosine", "--invalid", "skip")
-    run("sweep", "trips.parquet", "-k", "2:4", "-o", "swept", "--seed", 1, *columns, *steps)
-    assert json.loads(Path("swept/sweep.json").read_text())["best"] in (2, 3, 4)
 
 
 def test_stores_of_prepared_rows(trips):

@@ -100,20 +100,6 @@ def test_options_of_hashing_reach_it(folder):
     assert (kept["analyzer"], kept["ngram_range"], kept["tfidf"], kept["format"]) == ("char_wb", [2, 3], False, "csv")
 
 
-def test_several_columns_and_files(folder):
-    documents, y = topic_texts(90)
-    for name, start in (("a", 0), ("b", 45)):
-        rows = [["", *text.split(maxsplit=5)] for text in documents[start : start + 45]]
-        with Path(f"{name}.csv").open("w", newline="") as file:
-            csv.writer(file, delimiter=";").writerows(rows)
-    options = ["text.delimiter=;", "text.header=false", "text.field=[1, 3, 4, 5, 6]", "estimator.random_state=0"]
-    sets = [word for option in options for word in ("--set", option)]
-    run("fit", "a.csv", "b.csv", "-k", 3, "-o", "out", "--no-report", *sets)
-    assert as_topics(np.load("out/labels.npy"), y)
-    run("assign", "out/model.npz", "b.csv", "-o", "b.npy")
-    np.testing.assert_array_equal(np.load("b.npy"), np.load("out/labels.npy")[45:])
-
-
 def test_results_of_rows_hold_no_settings_of_documents(folder):
     run("fit", config(write("jsonl", topic_texts(60)[0])))
     assert Path("out", TEXT).exists()

@@ -11,7 +11,7 @@ import pytest
 
 from streamkm import StreamKMeans
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.centers.index import FEWEST_CENTERS, CenterIndex, byte_panels
+from streamkm.cluster.centers.index import FEWEST_CENTERS, CenterIndex
 from streamkm.cluster.centers.nearest import INDEXED_ROWS, NearestCenters
 from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.in_memory import LocalBlocks, cut
@@ -20,10 +20,9 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.init import local_search
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.seeding.split_merge import split_merge
-from streamkm.cluster.seeding.two_level import quotas_of, two_level_plusplus
+from streamkm.cluster.seeding.two_level import quotas_of
 from streamkm.core.process import ONE_BLAS_THREAD
 from streamkm.engine import open_executor
-from streamkm.kernels.centers import reduced
 from streamkm.kernels.intrinsics import pairs, products, sieve
 from streamkm.kernels.text.machine_words import trailing_zeros
 from tests import naive
@@ -211,44 +210,6 @@ def test_readable_forms_of_products_of_pairs():
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.slow
-def test_products_of_bytes_are_bounds():
-    """Never above the product of what was rounded less that of the lengths, for numbers of any size; mostly near it."""
-    rng = np.random.default_rng(0)
-    rows, columns = (rng.normal(size=(n, sieve.DEPTH)).astype(np.float32) for n in (96, 480))
-    for X in (rows, columns):
-        X[:] *= np.geomspace(1, 0.2, sieve.DEPTH, dtype=np.float32)
-        X[::5] *= 10.0 ** rng.integers(-25, 18, (len(X[::5]), 1)).astype(np.float32)
-        X[::7, 1:] = 0
-        X[3] = 0
-    rows[10], columns[11] = 1, 1  # where halves are largest
-    out, row_units = np.empty(rows.shape, np.uint8), np.empty(len(rows), np.float32)
-    row_lengths, column_lengths = (
-        (np.abs(rng.normal(size=len(X))) * np.linalg.norm(X.astype(float), axis=1)).astype(np.float32)
-        for X in (rows, columns)
-    )
-    for X in (rows, columns):
-        X[:, -1] = 0
-    reduced.rows_to_bytes(rows, row_lengths, out, row_units)
-    table, units = byte_panels(columns, column_lengths)
-    assert out.max() <= 127
-    panels = table.reshape(-1, sieve.HEADS + sieve.DEPTH // sieve.STEP, sieve.PANEL_COLUMNS, sieve.STEP)
-    signed = panels[:, sieve.HEADS :].transpose(0, 2, 1, 3).reshape(-1, sieve.DEPTH).astype(np.int64)
-    whole = out.astype(np.int64)
-    whole[:, :-1] -= sieve.OFFSET
-    each = (whole[:, None] * signed).reshape(len(rows), -1, sieve.DEPTH // 4, 2, 2).sum(axis=(2, 4))
-    assert np.abs(each).max() < 2**15
-    exact = rows.astype(np.float64) @ columns.T.astype(np.float64) - np.outer(row_lengths, column_lengths.astype(float))
-    bound = each.sum(axis=2) * np.outer(row_units.astype(float), units)
-    sizes = (
-        np.hypot(np.linalg.norm(X.astype(float), axis=1), lengths)
-        for X, lengths in ((rows, row_lengths), (columns, column_lengths))
-    )
-    size = np.outer(*sizes)
-    assert (bound <= exact + 1e-12 * size).all()
-    assert np.median((exact - bound)[size > 0] / size[size > 0]) < 0.05
-
-
 def test_neighbours_are_the_nearest_of_those_listed():
     X = embeddings(3000, 70)
     centers = X[:K].astype(np.float64)
@@ -293,24 +254,6 @@ def test_quotas():
         assert (quotas <= sizes).all()
         assert (quotas[sizes > 0] > 0).all()
     np.testing.assert_array_equal(quotas_of(np.array([1.0, 3.0]), np.array([90, 90]), 42), [11, 31])
-
-
-@pytest.mark.slow
-def test_two_levels_start_near_where_one_does():
-    """Half of the rows weigh nothing: none is a center. At least as good as k-means++ that tries one row a step."""
-    X = embeddings(12_000)
-    weights = np.repeat([1.0, 0.0], 6000)
-    block = Block(X, row_d2norms(X), weights)
-    found = []
-    for n_threads in (1, 2):
-        with open_executor(n_threads) as executor:
-            found.append(two_level_plusplus(block, K, rng=np.random.default_rng(0), executor=executor))
-    np.testing.assert_array_equal(*found)
-    from sklearn.cluster import kmeans_plusplus
-
-    taken = kmeans_plusplus(X[:6000].astype(float), K, random_state=0, n_local_trials=1)[0]
-    assert objective(X[:6000], found[0]) < objective(X[:6000], taken)
-    assert (found[0][:, None, 0] == X[:6000, 0]).any(axis=1).all()
 
 
 def test_search_among_neighbours_mends_a_bad_start():

@@ -9,8 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from streamkm import StreamKMeans
-from streamkm.cluster.blocks import Batch, EvenRows
-from streamkm.cluster.held_rows import HeldBlock
+from streamkm.cluster.blocks import Batch
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.moving_averages import EPOCHS, MORE_EPOCHS, Schedule, moving_averages
 from streamkm.cluster.rows import Block, row_d2norms
@@ -84,29 +83,6 @@ def test_sparse_epochs_are_those_of_a_naive_loop(monkeypatch, weighted, dtype, o
     weights = weights if weighted else np.ones(len(X))
     np.testing.assert_allclose(found.centers, loop(X, weights, start, schedule, 5), rtol=1e-13, atol=1e-10)
     assert once.inertia == pytest.approx(weights @ naive.nearest(X, start)[1], rel=1e-9)
-
-
-@pytest.mark.slow
-def test_rows_are_drawn_evenly_from_blocks_of_any_size():
-    sizes = [1, 3, 7, 20, 50, 1000, 100_000] * 20
-    held = [
-        HeldBlock(Block(np.zeros((n, 1), np.float32), np.zeros(n), np.empty(0)), i << 40) for i, n in enumerate(sizes)
-    ]
-    draw, total = EvenRows(30, 5), 0
-    for each in held:
-        total, drawn = draw.step(total, each)
-        assert each.block.n_rows // 30 <= drawn.n_rows <= each.block.n_rows // 30 + 1
-    assert total == pytest.approx(sum(sizes) / 30, rel=1e-3)
-    small = sum(draw.step(0, HeldBlock(held[2].block, place))[0] for place in range(3000))
-    assert small == pytest.approx(3000 * 7 / 30, rel=0.15)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n_rows", [1, 7, 100, 4096])
-def test_every_row_is_in_one_batch_of_an_epoch(n_rows):
-    for epoch in range(3):
-        rows = np.concatenate([Batch(number, 9, epoch, 11).rows(40, n_rows) for number in range(9)])
-        np.testing.assert_array_equal(np.sort(rows), np.arange(n_rows))
 
 
 @pytest.mark.parametrize("n_clusters", [64, 100, 600, 65_536])

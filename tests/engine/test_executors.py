@@ -1,30 +1,47 @@
-"""Executors: results in order, one fixed tree of sums, few results in flight, errors; on threads and a Dask cluster."""
+"""Executors: results in order, one fixed tree of sums, few results in flight, errors; shards make few calls a pass."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import re
 import threading
 import time
-import weakref
 from collections import Counter
 from dataclasses import replace
+from functools import reduce
+from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, get_worker
+from distributed import Client
+from hypothesis import given
+from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
 from streamkm import StreamKMeans
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError
-from streamkm.engine import Listener, local_executor, open_executor
+from streamkm.engine import Listener, dask_workers, local_executor, open_executor
 from streamkm.engine import reduction as runs
 from streamkm.engine.dask import DaskCluster
+from streamkm.engine.dask_calls import Held, decoded, encode, future_of, work_on_shard
 from streamkm.engine.dask_workers import SHARDS
 from streamkm.engine.executor import LocalThreads
+from streamkm.engine.reduction import (
+    ARITY,
+    RUN_LENGTH,
+    UNITS,
+    JoinTree,
+    fold_shard,
+    shard_stop,
+    shards_of,
+    subtree_levels,
+)
 from streamkm.sources import open_source
-from tests.dask_processes import assert_same_bits
+from streamkm.sources.chunks import Chunk
+from tests.dask_processes import assert_same_bits, watched
 from tests.tables import cases
 
 
@@ -51,13 +68,6 @@ def slow_square(item):
 
 def keep(item):
     return np.full(3, item), item
-
-
-def keep_where(chunk, slow):
-    """Say which worker keeps the rows of a chunk; one of them takes its time."""
-    address = get_worker().address
-    time.sleep(0.02 if address == slow else 0.0)
-    return chunk, (address, chunk.stop - chunk.start)
 
 
 def trace_step(state, item):
@@ -117,20 +127,6 @@ def test_each_takes_as_many_threads_as_there_are_workers_the_callers_too(n_threa
         busy.set()
 
 
-@pytest.mark.slow
-def test_workers_hold_the_same_share_however_fast_they_are(client, tmp_path):
-    np.save(tmp_path / "x.npy", np.zeros((3_900, 2)))
-    source = open_source(tmp_path / "x.npy")
-    slow, _ = workers = sorted(client.nthreads())
-    with open_executor(client) as executor:
-        held, chunks = Counter(), (chunk for chunk, _ in executor.items(source, 1_600))
-        for _, (address, n_rows) in executor.hold("test", keep_where, chunks, slow):
-            held[address] += n_rows
-    assert held.total() == 3_900
-    assert sorted(held) == workers
-    assert max(held.values()) - min(held.values()) <= 100 * -(-39 // SHARDS)  # one call
-
-
 def keep_step(state, item):
     return (state or 0) + item, np.full(3, item)
 
@@ -178,24 +174,6 @@ def test_runs_are_short_and_equal(n_runs):
     # what nobody counted runs alone
     assert list(runs.runs_of(iter("abcdefg"), [2, 3])) == [["a", "b"], ["c", "d", "e"], ["f"], ["g"]]
     assert list(runs.runs_of(iter("abc"), [2, 3])) == [["a", "b"], ["c"]]
-
-
-@pytest.mark.slow
-def test_few_states_are_alive():
-    """1,000 states of k centers by d features would fill any memory."""
-    n_threads, alive, lock, seen = 4, weakref.WeakSet(), threading.Lock(), []
-
-    class State:
-        def __init__(self):
-            with lock:
-                alive.add(self)
-                seen.append(len(alive))
-
-    with open_executor(n_threads) as executor:
-        step, join = (lambda state, item: (state or State(), None)), joining(lambda states: State())
-        assert isinstance(executor.fold("t", step, join, range(16_000), 16_000), State)
-    levels = 4  # 1,000 runs, joined by eights
-    assert max(seen) <= 2 * n_threads + 2 + levels * runs.ARITY
 
 
 @cases("n_threads, method", [(1, "map"), (4, "map"), (4, "hold")])
@@ -283,12 +261,6 @@ def test_errors_keep_their_type(executor):
     with pytest.raises(OSError, match="disk"):
         list(executor.map("t", square, items()))
     assert list(executor.map("t", square, [3])) == [9]  # still of use
-
-
-@cases("executor", [0, -1, 1.5, True, "threads", None, object()])
-def test_refuses_what_it_does_not_know(executor):
-    with pytest.raises(InvalidParameterError, match="executor="), open_executor(executor):
-        pass
 
 
 def test_threads_end_with_the_executor_and_blas_has_one_inside_only():
@@ -383,3 +355,187 @@ def test_a_client_that_cannot_work_is_refused(client, tmp_path):
             return await asyncio.to_thread(kmeans.fit, np.eye(9))
 
     assert_same_bits(asyncio.run(fit_awaited()), StreamKMeans(2, executor=1, random_state=0).fit(np.eye(9)))
+
+
+N_CHUNKS = 1_600  # 120 runs, of which shards have several
+MOST_CALLS = 40  # of a pass on a cluster of four threads or fewer
+
+
+def brackets(states):
+    """What adding from the left does: each pair of brackets is one addition."""
+    return reduce(lambda left, right: f"({left}|{right})", states)
+
+
+def append(state, item):
+    return f"{state or ''}{item},", item
+
+
+@given(n_runs=st.integers(1, 3_000), n_shards=st.integers(1, 400))
+def test_shards_are_about_equal_and_cut_between_subtrees(n_runs, n_shards):
+    stops = [0]
+    while stops[-1] < n_runs:
+        stops.append(shard_stop(stops[-1], n_runs, n_shards))
+    lengths = np.diff(stops)
+    assert stops[-1] == n_runs
+    assert lengths.min() >= 1
+    assert len(lengths) <= n_shards
+    assert lengths.max() <= -(-n_runs // n_shards) * (1 + 1 / UNITS) + 1
+    if n_runs >= UNITS * ARITY * n_shards:
+        assert all(stop % ARITY == 0 for stop in stops[:-1])
+
+
+def test_shards_of_many_rows_take_more_calls(client, path, monkeypatch):
+    """With the bits of threads."""
+    settings: dict[str, Any] = {"random_state": 0, "max_iter": 1, "chunk_bytes": 320, "progress": False}
+    monkeypatch.setattr(dask_workers, "SHARD_ROWS", 1_000)
+    shapes = []
+    watched = DaskCluster._submit
+
+    def submit(self, stage, function, *rest, **place):
+        if stage == "assign" and function is work_on_shard:
+            shapes.append(20 * sum(rest[1]))
+        return watched(self, stage, function, *rest, **place)
+
+    monkeypatch.setattr(DaskCluster, "_submit", submit)
+    got = StreamKMeans(5, executor=client, **settings).fit(path)
+    assert sum(shapes) == 20 * N_CHUNKS
+    assert len(shapes) >= 20 * N_CHUNKS / 1_000
+    assert max(shapes) <= 1_000 * (1 + 1 / UNITS) + 20 * RUN_LENGTH
+    assert_same_bits(got, StreamKMeans(5, executor=2, **settings).fit(path))
+
+
+@given(n_runs=st.integers(1, 700), cuts=st.lists(st.integers(1, 699)))
+def test_states_of_shards_make_the_tree_of_runs(n_runs, cuts):
+    """However runs are cut."""
+    runs = [[2 * i, 2 * i + 1] for i in range(n_runs)]
+    wanted, got, made = JoinTree(brackets, eager=True), JoinTree(brackets, eager=False), []
+    for items in runs:
+        wanted.add(f"{items[0]},{items[1]},")
+    bounds = sorted({0, n_runs, *(cut for cut in cuts if cut < n_runs)})
+    for first, last in itertools.pairwise(bounds):
+        states, outputs = fold_shard(runs[first:last], first, append, brackets)
+        made += outputs
+        for level, state in zip(subtree_levels(first, last), states, strict=True):
+            got.add(state, level)
+    assert got.total() == wanted.total()
+    assert made == list(range(2 * n_runs))
+
+
+def test_held_blocks_of_one_future_are_a_shard():
+    """Runs whose blocks lie in several are shards of their own, and so is what is not held."""
+    a, b = object(), object()
+    runs = [[Held(a, 0), Held(a, 1)], [Held(a, 2)], [Held(a, 3), Held(b, 0)], [[Held(b, 1), 7]], [3], [4]]
+    shards = list(shards_of(iter(runs), 5, lambda first: first + 8, future_of))
+    assert [(shard.first, len(shard.runs)) for shard in shards] == [(5, 2), (7, 1), (8, 1), (9, 1), (10, 1)]
+    assert [shard.first for shard in shards_of(runs, 0, lambda first: first + 4, lambda _: runs)] == [0, 4]
+
+
+class Result:
+    """A future, as far as packing sees it: what its call returned."""
+
+    status = "finished"
+
+    def __init__(self, key, value):
+        self.key, self.value = key, value
+
+
+def test_items_are_packed_in_a_few_bytes():
+    """The scheduler keeps the arguments of calls: an object for each chunk would be some 300 bytes."""
+    blocks, labels = Result(0, []), Result(1, [])
+    rows = [[Held(blocks, i), i << 40, Held(labels, i)] for i in range(5_000)]
+    assert len(encode(rows)[0]) < 10 * len(rows)
+    assert len(encode([Held(blocks, 0, i) for i in range(5_000)])[0]) < 3 * len(rows)
+    chunks = [
+        [(Chunk(i, 0, 20 * i, 20 * i + 20, 80), 20, weights, 20 * i) for i in range(5_000)]
+        for weights in (NO_WEIGHTS, None)
+    ]
+    for items in (*chunks, [Chunk(i, i // 99, i * i, (i + 1) ** 2, 80) for i in range(5_000)]):
+        packed = encode(items)[0]
+        assert len(packed) < 12 * len(items)
+        assert repr(decoded(packed, [])) == repr(items)
+
+
+def index_and_keep(chunk):
+    return chunk.index, chunk.index
+
+
+def append_chunk(state, chunk):
+    return append(state, chunk.index)
+
+
+def joined(*states):
+    return brackets(states)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """float32 (32,000, 4) in a file of 1,600 chunks."""
+    name = tmp_path_factory.mktemp("data") / "x.npy"
+    X = np.random.default_rng(0).normal(size=(20 * N_CHUNKS, 4)) + 3 * (np.arange(20 * N_CHUNKS) % 5)[:, None]
+    np.save(name, X.astype(np.float32))
+    return name
+
+
+def chunks_of(executor, source):
+    """Chunks of 20 rows as the executor's items."""
+    return (chunk for chunk, _ in executor.items(source, 320))
+
+
+@pytest.mark.parametrize("n_skipped", [0, 1])
+def test_the_tree_of_a_fold_is_that_of_threads(client, path, n_skipped):
+    """Of chunks and of held blocks, also where the shards of the blocks are not those of the fold."""
+    source = open_source(path)
+    shapes, n = set(), N_CHUNKS - n_skipped
+    for chosen in (2, client):
+        outputs: list[Any] = []
+        with open_executor(chosen) as executor:
+            listener, chunks = Listener(outputs.append), chunks_of(executor, source)
+            read = executor.fold("read", append_chunk, joined, chunks, N_CHUNKS, listener=listener)
+            chunks = chunks_of(executor, source)
+            handles = [handle for handle, _ in executor.hold("hold", index_and_keep, chunks)][n_skipped:]
+            held = executor.fold("held", append, joined, handles, n)
+        assert outputs == list(range(N_CHUNKS))
+        shapes.add((read, held))
+    assert len(shapes) == 1
+
+
+def test_calls_of_a_pass_do_not_depend_on_the_chunks(client, path):
+    settings: dict[str, Any] = {"random_state": 0, "max_iter": 1, "chunk_bytes": 320, "progress": False}
+    with watched(client, "n_done") as calls:
+        got = StreamKMeans(5, executor=client, **settings).fit(path)
+        found = calls()
+    assert_same_bits(got, StreamKMeans(5, executor=2, **settings).fit(path))
+    assert {"sketch", "lloyd", "assign"} <= found.keys()
+    assert min(found[stage] for stage in ("sketch", "lloyd", "assign")) >= SHARDS
+    assert max(found.values()) <= MOST_CALLS, found
+
+
+def identity(item):
+    return item
+
+
+def keep_and_tell(chunk):
+    return chunk.index, f"{chunk.index},"
+
+
+def added(*states):
+    return "".join(states)
+
+
+def test_maps_take_a_call_for_each_shard_and_infos_are_joined_on_the_workers(client, path):
+    """Of chunks and of held blocks."""
+    source = open_source(path)
+    with watched(client, "n_done") as calls, open_executor(client) as executor:
+        read = executor.map("read", identity, chunks_of(executor, source))
+        assert [chunk.index for chunk in read] == list(range(N_CHUNKS))
+        pairs = list(executor.hold("hold", keep_and_tell, chunks_of(executor, source), join=added))
+        assert list(executor.map("held", identity, [handle for handle, _ in pairs])) == list(range(N_CHUNKS))
+        found = calls()
+    assert found["read"] == found["held"] == SHARDS
+    told = [(number, info) for number, (_, info) in enumerate(pairs) if info is not None]
+    assert len(told) == SHARDS
+    first = 0
+    for number, info in told:  # it comes with the last of its items
+        assert info == "".join(f"{index}," for index in range(first, number + 1))
+        first = number + 1
+    assert first == N_CHUNKS

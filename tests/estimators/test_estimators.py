@@ -32,7 +32,7 @@ from streamkm import IncrementalKMeans, SketchOptions, StreamKernelKMeans, Strea
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import PCASketch, sketch_names
 from tests import naive
-from tests.dask_processes import assert_same_bits, watched
+from tests.dask_processes import assert_same_bits
 from tests.tables import cases, row, slow_but
 
 RANDOM_ROWS = (
@@ -456,10 +456,7 @@ NUMBERS = {
 def test_numbers_of_numpy_are_numbers(tmp_path):
     X, _ = blobs()
     cast = {name: (np.float32 if isinstance(value, float) else np.uint64)(value) for name, value in NUMBERS.items()}
-    numpys = cast | {
-        "sketch": SketchOptions(n_components=np.int32(4), delta=np.float32(0.5)),
-        "executor": np.int32(2),
-    }
+    numpys = cast | {"sketch": SketchOptions(n_components=np.int32(4), delta=np.float32(0.5)), "executor": np.int32(2)}
     wanted = kmeans(sketch=SketchOptions(n_components=4, delta=0.5), **NUMBERS).fit(X)
     fitted = StreamKMeans(**numpys, memory_limit=np.float32(0.5), progress=np.bool_(False))
     fitted.fit(X, checkpoint=tmp_path / "checkpoint")
@@ -534,8 +531,7 @@ def inputs(tmp_path_factory, small_topics):
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize(
-    ("kind", "refined"),
-    [("dense", False), ("csr", True), pytest.param("svmlight", True, marks=pytest.mark.slow)],
+    ("kind", "refined"), [("dense", False), ("csr", True), pytest.param("svmlight", True, marks=pytest.mark.slow)]
 )
 def test_threads_and_processes_give_the_same_bits(inputs, client, kind, refined):
     X = inputs[kind]
@@ -550,20 +546,6 @@ def test_threads_and_processes_give_the_same_bits(inputs, client, kind, refined)
         assert_same_bits(other, fits[0])
         assert other.distortion_ == fits[0].distortion_
     np.testing.assert_array_equal(clone_of(fits[0], executor=client).predict(X), fits[0].labels_)
-
-
-@pytest.mark.slow
-def test_calls_are_named_by_their_stage(inputs, client):
-    """As the dashboard shows them; rows for seeding are a sample, and this process seeds."""
-    X = inputs["dense"]
-    with watched(client) as stages:
-        fitted = kmeans(10, executor=client, chunk_bytes=20_000, max_iter=3, tol=0, refine=1).fit(X)
-        fitted.predict(X)
-        groups = stages()
-    calls = {"share", "sketch", "lloyd-1", "lloyd-2", "assign", "refine-1", "predict"}
-    assert calls <= set(groups)
-    assert {groups[name] for name in calls} == {"share", "sketch", "lloyd", "assign", "refine", "predict"}
-    assert {stage.name for stage in fitted.stages_} == {"sketch", "seed", "lloyd", "assign", "refine-1"}
 
 
 def test_a_stream_on_a_cluster_gives_the_same_bits(inputs, client):

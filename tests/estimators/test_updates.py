@@ -1,17 +1,25 @@
-"""Clusters that keep their ids while rows come: what is told of all rows without reading them again."""
+"""Clusters that keep their ids while rows come; updates by workers, and updates that are killed and go on."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+from pathlib import Path
 
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
-from streamkm import IncrementalKMeans, StreamKMeans
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm import IncrementalKMeans, StreamKMeans, open_source
+from streamkm.core.exceptions import CheckpointError, InvalidInputError, InvalidParameterError
+from streamkm.passes.assign import Observe
+from tests.children import update_of, update_outcome
+from tests.dask_processes import cluster_of
+from tests.programs import forking
 
 EXACT = {"rtol": 1e-9}
 
@@ -164,28 +172,6 @@ def test_the_share_of_changed_labels_is_about_that_of_all_rows():
         assert kmeans.changed_share_ == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("half_life", "n_rows"), [(None, 300), (4000, 2000)])
-def test_rows_of_a_fit_count_by_their_weight_in_the_share_of_changed_labels(half_life, n_rows):
-    """New rows come from groups that move; a group that is new takes no labels from the rows of the fit."""
-    rng, centers = np.random.default_rng(3), 2.2 * np.random.default_rng(7).normal(size=(6, 5))
-    X = groups(rng, centers, 20_000, 1.0)[0]
-    fitted = StreamKMeans(6, random_state=0).fit(X)
-    kmeans, seen, ids = fitted.incremental(half_life=half_life).set_params(n_clusters=(6, 8)), [X], [fitted.labels_]
-    for night in range(6):
-        moved = centers + 0.25 * night * np.eye(5)[0]
-        rows = np.concatenate([groups(rng, moved, n_rows, 1.0)[0], groups(rng, centers[:1] + 30, n_rows // 5, 1.0)[0]])
-        told = kmeans.update(rows).changed_share
-        seen, ids = [*seen, rows], [*ids, kmeans.labels_]
-    everything, labels = np.concatenate(seen), np.concatenate(ids)
-    ages = np.arange(len(labels))[::-1]
-    weights = None if half_life is None else np.exp2(-ages / half_life)
-    changed = np.average(kmeans.predict(everything) != labels, weights=weights)
-    assert changed / 2 <= told <= 2 * changed
-    assert len(kmeans.relabel(everything)) == len(labels)
-    assert kmeans.changed_share_ == 0
-
-
 @pytest.mark.parametrize(("stray", "n_clusters"), [(0, (3, 8)), (1, 5)])
 def test_a_cluster_dies_after_three_updates_with_hardly_any_row(n_clusters, stray):
     rng, centers = np.random.default_rng(9), 8 * np.random.default_rng(7).normal(size=(5, 4))
@@ -225,42 +211,6 @@ def test_ids_are_what_reports_and_databases_tell(tmp_path):
 def copies(kmeans, folder, n):
     kmeans.save(folder / "common.npz", overwrite=True)
     return [IncrementalKMeans.load(folder / "common.npz") for _ in range(n)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "half_life"), [("dense", 2000.0), ("csr", None)])
-def test_merged_clusters_are_those_of_all_rows(tmp_path, kind, half_life):
-    base, left, right, _ = (X if kind == "dense" else sp.csr_array(X) for X in stream_of(move=0.1))
-    begun = IncrementalKMeans(7, half_life=half_life, random_state=0)
-    begun.update(base)
-    ids = begun.labels_
-    one, other = copies(begun, tmp_path, 2)
-    one.update(left)
-    other.update(right)
-    centers, labels = one.model_.centers, {1: one.labels_, 2: other.labels_}
-    both = one.merge(other)
-    assert both.lineage_ == begun.lineage_
-    np.testing.assert_array_equal(both.model_.centers, centers)
-    assert both.n_samples_seen_ == 2 * 3000
-    seen = [np.asarray(X.todense()) if kind == "csr" else X for X in (base, left, right)]
-    told = [
-        naive(both, np.concatenate([seen[0], seen[at]]), np.concatenate([ids, labels[at]]), half_life) for at in (1, 2)
-    ]  # rows of the common model were counted by both
-    counts = told[0][0] + told[1][0]
-    means = (told[0][0][:, None] * told[0][1] + told[1][0][:, None] * told[1][1]) / counts[:, None]
-    np.testing.assert_allclose(both.counts_, counts, **EXACT)
-    np.testing.assert_allclose(both.cluster_means_, means, rtol=1e-7, atol=1e-7)
-    np.testing.assert_allclose(both.inertia_, told[0][2] + told[1][2], **EXACT)
-    assert both.inertia_error_ == 0
-    assert [each.update for each in both.updates_] == [0, 1, 2, 3]
-    if half_life is not None:
-        return
-    labelled = np.concatenate([ids, labels[1], ids, labels[2]])
-    changed = np.mean(both.predict(np.concatenate([seen[0], seen[1], seen[0], seen[2]])) != labelled)
-    assert both.changed_share_ == pytest.approx(changed, abs=0.02)
-    both.update(base)
-    assert both.updates_[-1].update == 4
-    np.testing.assert_allclose(both.counts_.sum(), sum(each.rows.sum() for each in both.updates_), **EXACT)
 
 
 def test_merged_clusters_that_both_gave_ids_alone_get_other_ids(tmp_path):
@@ -327,3 +277,154 @@ def test_rows_of_no_weight_left_are_no_longer_kept():
         assert part.X.shape[0] == len(part.places) == len(part.weights)
         assert (part.weights >= 0).all()
     np.testing.assert_allclose(kmeans.counts_.sum(), 1 / (1 - 2 ** (-1 / 5)))
+
+
+D, K, N_ROWS = 8, 5, 12_000
+OPTIONS = {"chunk_bytes": 4 * D * 1000, "progress": False}
+
+
+def rows(seed):
+    """Groups of normal rows, which lie a little elsewhere for each seed."""
+    rng = np.random.default_rng(seed)
+    centers = 4 * np.random.default_rng(0).normal(size=(K, D)) + 0.1 * rng.normal(size=(K, D))
+    return (centers[rng.integers(K, size=N_ROWS)] + rng.normal(size=(N_ROWS, D))).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Rows in files, and models that were updated by the first of them."""
+    place = tmp_path_factory.mktemp("rows")
+    for number in range(2):
+        X = rows(number)
+        np.save(place / f"{number}.npy", X)
+        dump_svmlight_file(np.where(np.abs(X) > 1, X, 0), np.zeros(N_ROWS), str(place / f"{number}.svm"))
+    for kind in ("npy", "svm"):
+        kmeans = IncrementalKMeans((K, K + 2), random_state=0, half_life=20_000, executor=2, **OPTIONS)
+        kmeans.update(place / f"0.{kind}")
+        kmeans.save(place / f"{kind}.npz")
+    return place
+
+
+def loaded(folder, kind, executor):
+    return IncrementalKMeans.load(folder / f"{kind}.npz").set_params(executor=executor, progress=False)
+
+
+def given(folder, kind):
+    return da.from_array(np.load(folder / "1.npy"), chunks=(1700, D)) if kind == "dask" else folder / f"1.{kind}"
+
+
+def assert_same(got, wanted):
+    assert got.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(got[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", [pytest.param("svm", marks=pytest.mark.slow), "dask"])
+def test_workers_find_the_bits_of_threads(folder, client, tmp_path, kind):
+    model = "svm" if kind == "svm" else "npy"
+    found = []
+    for number, (executor, labels_to) in enumerate([(1, False), (2, True), (client, False), (client, True)]):
+        kmeans = loaded(folder, model, executor)
+        kmeans.update(given(folder, kind), labels_to=tmp_path / f"{number}.zarr" if labels_to else None)
+        found.append(update_outcome(kmeans))
+        found[-1]["labels"] = np.asarray(found[-1]["labels"][:])
+        kmeans.update(given(folder, kind))
+        found[-1]["again"] = kmeans.cluster_means_
+    for other in found[1:]:
+        assert_same(other, found[0])
+
+
+def end_in(marker):
+    """Have the worker that is first to observe rows end as the kernel would end it."""
+    step = Observe.step
+
+    def step_or_die(self, state, valid):
+        try:
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return step(self, state, valid)
+        return os.kill(os.getpid(), signal.SIGKILL)
+
+    Observe.step = step_or_die
+
+
+def test_a_worker_that_is_killed_changes_no_bit(folder, tmp_path):
+    wanted = loaded(folder, "npy", 2)
+    wanted.update(folder / "1.npy")
+    with cluster_of(tmp_path, 2) as (started, client):
+        client.run(end_in, str(tmp_path / "marker"))
+        kmeans = loaded(folder, "npy", client)
+        kmeans.update(folder / "1.npy", labels_to=tmp_path / "labels.zarr")
+        got = update_outcome(kmeans)
+        got["labels"] = np.asarray(got["labels"][:])
+        assert len(started.living()) == 1
+    assert_same(got, update_outcome(wanted))
+
+
+def ended(folder, place, dies, kind="npy", *, call="update", number=1):
+    arguments = (folder / f"{kind}.npz", folder / f"{number}.{kind}", place / "state", place / "out.npz", dies, call)
+    child = forking().Process(target=update_of, args=arguments)
+    child.start()
+    child.join(120)
+    return child.exitcode
+
+
+def test_updates_killed_in_either_pass_go_on_to_the_same_bits(folder, tmp_path):
+    wanted = loaded(folder, "svm", 2)
+    wanted.update(folder / "1.svm")
+    for name, n_chunks in (("observe", 5), ("assign", 8), ("assign", 1)):
+        assert ended(folder, tmp_path, (name, n_chunks), "svm") == -signal.SIGKILL
+        assert (tmp_path / "state").exists()
+    assert ended(folder, tmp_path, None, "svm") == 0
+    assert not (tmp_path / "state").exists()
+    with np.load(tmp_path / "out.npz") as got:
+        found = dict(got)
+    n_observed, n_assigned = found.pop("n_read")
+    assert n_observed == 0
+    n_chunks = len(list(open_source(folder / "1.svm").chunks(OPTIONS["chunk_bytes"])))
+    assert 0 < n_assigned < n_chunks
+    assert_same(found, update_outcome(wanted))
+
+
+def test_relabelling_that_is_killed_goes_on_to_the_same_bits(folder, tmp_path):
+    wanted = loaded(folder, "npy", 2)
+    wanted.relabel(folder / "0.npy")
+    options = {"call": "relabel", "number": 0}
+    assert ended(folder, tmp_path, ("assign", 7), **options) == -signal.SIGKILL
+    assert ended(folder, tmp_path, None, **options) == 0
+    with np.load(tmp_path / "out.npz") as got:
+        found = {name: got[name] for name in got.files}
+    assert 0 < found.pop("n_read")[1] < N_ROWS // 1000
+    assert_same(found, update_outcome(wanted))
+
+
+def test_the_first_update_goes_on_too(tmp_path):
+    X = rows(0)
+    np.save(tmp_path / "1.npy", X)
+    IncrementalKMeans(K, random_state=0, **OPTIONS).partial_fit(X[:3000]).save(tmp_path / "npy.npz")
+    wanted = loaded(tmp_path, "npy", 2)
+    wanted.update(tmp_path / "1.npy")
+    assert ended(tmp_path, tmp_path, ("assign", 4)) == -signal.SIGKILL
+    assert ended(tmp_path, tmp_path, None) == 0
+    with np.load(tmp_path / "out.npz") as got:
+        assert_same({name: got[name] for name in got.files if name != "n_read"}, update_outcome(wanted))
+
+
+def test_a_directory_of_another_update_is_refused(folder, tmp_path):
+    assert ended(folder, tmp_path, ("assign", 3)) == -signal.SIGKILL
+    kmeans = loaded(folder, "npy", 2)
+    with pytest.raises(CheckpointError, match="source"):
+        kmeans.update(folder / "0.npy", checkpoint=tmp_path / "state")
+    for changed in ({"tol": 0.5}, {"n_clusters": 9}):
+        with pytest.raises(CheckpointError, match=next(iter(changed))):
+            loaded(folder, "npy", 2).set_params(**changed).update(folder / "1.npy", checkpoint=tmp_path / "state")
+    with pytest.raises(CheckpointError, match="weights"):
+        kmeans.update(folder / "1.npy", checkpoint=tmp_path / "state", sample_weight=np.linspace(1, 2, N_ROWS))
+    kmeans.partial_fit(np.load(folder / "0.npy"))
+    with pytest.raises(CheckpointError, match="next row"):
+        kmeans.update(folder / "1.npy", checkpoint=tmp_path / "state")
+    kmeans = loaded(folder, "npy", 2)
+    kmeans.relabel(folder / "0.npy", np.linspace(1, 2, N_ROWS))
+    with pytest.raises(CheckpointError, match="clusters"):  # the same centers, but other rows are counted
+        kmeans.update(folder / "1.npy", checkpoint=tmp_path / "state")
+    assert Path(tmp_path / "state").exists()

@@ -119,23 +119,6 @@ def test_epochs_that_end_higher_are_left_out_though_steps_would_mend_them(
     assert fitted.n_iter_ == len(lloyd) + n_epochs + 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("sketch", "max_iter"), [("pca", 1), ("svd", 2), ("pca", 100)])
-def test_polishing_on_all_rows_never_raises_the_objective(sketch, max_iter):
-    """Directions that all rows were iterated along have nothing to add to means of all rows."""
-    rng = np.random.default_rng(1)
-    X = rng.normal(size=(3000, 300)) + 2 * rng.normal(size=(40, 300))[rng.integers(40, size=3000)] * (
-        rng.random(300) < 0.1
-    )
-    options = {"sketch": sketch, "random_state": 0, "refine": 0, "max_iter": max_iter, "progress": False}
-    found = StreamKMeans(20, coreset=None, n_init=1, init="random", **options).fit(X.astype(np.float32))
-    assert found.plan_.cluster_on == "blocks"
-    polished = [step["inertia"] for step in found.history_ if step["stage"] == "polish"]
-    assert polished
-    assert np.all(np.diff(polished) <= 1e-12 * polished[0])
-    assert found.inertia_ <= polished[0] * (1 + 1e-12)
-
-
 PER_CHUNK = 100
 
 

@@ -7,12 +7,11 @@ import warnings
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
-from streamkm import SketchOptions, StreamKMeans
+from streamkm import StreamKMeans
 from streamkm.cluster.model import Model
 from streamkm.cluster.sampling.row_sample import SampleCollector, SampleRule
 from streamkm.cluster.seeding.draws import DrawRule, combined
@@ -244,20 +243,6 @@ def test_the_best_pass_is_kept_where_a_round_is_worse(small_sample, tmp_path, mo
         np.testing.assert_array_equal(fitted.labels_[:], plain.labels_)
         np.testing.assert_array_equal(fitted.cluster_centers_, plain.cluster_centers_)
         assert fitted.possible_gain_ > 0.01
-
-
-@pytest.mark.slow
-def test_rounds_give_the_same_bits_by_threads_and_processes(client, small_sample, tmp_path):
-    X = rare_rows(12_000)
-    np.save(tmp_path / "x.npy", X)
-    csr = sp.csr_array(np.maximum(X, 0))
-    for rows, options in ((str(tmp_path / "x.npy"), {}), (csr, {"sketch": SketchOptions("countsketch", 4)})):
-        given = {"coreset": "uniform", "chunk_bytes": 30_000, "n_init": 2, "max_iter": 8, **options}
-        one, *others = (kmeans(executor=executor, **given).fit(rows) for executor in (1, 3, client))
-        assert one.n_passes_ > 2
-        for other in others:
-            assert_same_bits(other, one)
-            assert other.possible_gain_ == one.possible_gain_
 
 
 @pytest.mark.parametrize("worse", [False, True], ids=["better", "worse"])

@@ -138,24 +138,6 @@ def test_every_step_is_one_pass_that_the_plan_has_counted():
         assert ("the first for" in dict(plan.lines())["passes"]) == bool(first)
 
 
-@pytest.mark.slow
-def test_threads_take_pieces_of_a_row_group_in_turn(tmp_path, monkeypatch):
-    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    X = groups(720_000, np.float32)
-    parquet.write_table(pa.table({f"x{j}": column for j, column in enumerate(X.T)}), tmp_path / "x.parquet")
-    begun, begin = [], parquet.ParquetFile.iter_batches
-    monkeypatch.setattr(
-        parquet.ParquetFile, "iter_batches", lambda *args, **how: begun.append(1) or begin(*args, **how)
-    )
-    options = {"executor": 2, "chunk_bytes": X.nbytes // 60, "max_iter": 2, "refine": 0, "n_init": 1}
-    source = open_source(str(tmp_path / "x.parquet"))
-    assert source.access.sequential
-    begun.clear()
-    fitted = StreamKMeans(4, preprocess=["standardize"], **(COMMON | options)).fit(source)
-    assert [stage.rows for stage in fitted.stages_ if stage.rows] == 3 * [len(X)]
-    assert len(begun) <= 2  # rows stay in memory after the first pass, whose first two chunks may change places
-
-
 def test_values_that_a_step_has_no_use_for_are_named(tmp_path):
     X = np.abs(groups(200)) + 1
     X[17, 3] = -2

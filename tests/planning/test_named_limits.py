@@ -1,10 +1,11 @@
-"""The limit that a refusal names is accepted: by planning alone, for sources, estimators and tools."""
+"""The limit that a refusal names is accepted; sizes that a plan chooses: chunks, threads, memory of steps."""
 
 from __future__ import annotations
 
 import json
 import pickle
 import re
+from dataclasses import replace
 from functools import partial
 
 import h5py
@@ -16,16 +17,19 @@ from streamkm import SketchOptions, StreamKernelKMeans, StreamKMeans, open_sourc
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import with_process_memory
 from streamkm.deduplication.shares import plan_run
+from streamkm.engine.pass_memory import MIB
 from streamkm.passes.sizes import UpdateSizes
 from streamkm.planning.fit_plan import plan_labels, plan_sweep
 from streamkm.planning.memory_budget import accepted
 from streamkm.planning.plan import PlannedSketch
 from streamkm.planning.request import Resources
+from streamkm.sources.chunks import default_chunk_bytes
 from streamkm.stores.planned import reader_for_store
+from tests.limits import PROCESS_MEMORY, limited
+from tests.planning.test_plan import UnreadSource
 from tests.programs import run_program
 from tests.tables import slow_but
 
-MIB = 1 << 20
 UPDATE = UpdateSizes(n_clusters=100, n_features=2000, coreset_bytes=1 << 20, held_bytes=0)
 PROCESS = 256 * MIB  # what it holds must not change between two plans
 ROWS = ("x.npy", "x.csv", "x.svm", "long.svm", "x.h5:/X")
@@ -126,3 +130,42 @@ def test_a_command_names_the_limit_of_documents_once(tmp_path, command):
     named = re.search(r"raise --memory-limit to ([\d,]+ MiB)", refused.stderr)
     done = run([*given, named[1].replace(",", "")])
     assert (done.returncode, "Error" in done.stderr) == (0, False), done.stderr
+
+
+def test_passes_that_label_keep_the_limit_by_chunks_and_then_by_threads(tmp_path):
+    np.save(tmp_path / "narrow.npy", np.zeros((400_000, 2), np.float32))
+    np.save(tmp_path / "wide.npy", np.zeros((2_000, 400), np.float32))
+    narrow, wide = open_source(str(tmp_path / "narrow.npy")), open_source(str(tmp_path / "wide.npy"))
+
+    def sizes(source, limit, asked="auto", n_columns=0, centers_bytes=0, n_threads=8):
+        resources = Resources(memory_limit=limited(limit), chunk_bytes=asked, n_threads=n_threads)
+        found = plan_labels(source, resources, centers_bytes=centers_bytes, n_columns=n_columns)
+        return found.chunk_bytes, found.n_threads
+
+    assert sizes(wide, "4 GiB") == (default_chunk_bytes(wide), 8)
+    # a row of 8 bytes gets 32 for its label, and 8 for each further value
+    assert sizes(narrow, "4 GiB") == (default_chunk_bytes(narrow) * 8 // 32, 8)
+    assert sizes(narrow, "4 GiB", n_columns=4) == (default_chunk_bytes(narrow) * 8 // 64, 8)
+    assert sizes(wide, "4 GiB", 3_000_000) == (3_000_000, 8)
+    wide.access = replace(wide.access, read_factor=20.0, producer_bytes=10 << 20)
+    tight = PROCESS_MEMORY + (60 << 20)
+    chunk, n_threads = sizes(wide, tight)
+    assert (chunk, n_threads) == (1 << 20, 1)
+    assert sizes(wide, tight, centers_bytes=1 << 30) == (1 << 20, 1)  # nothing smaller: not refused
+    assert sizes(wide, tight, 3_000_000) == (3_000_000, 1)
+    np.lib.format.open_memmap(tmp_path / "large.npy", "w+", np.float32, (1_000_000, 100))
+    large = open_source(str(tmp_path / "large.npy"))
+    for limit in (tight, tight + (40 << 20), tight + (200 << 20)):
+        assert len({sizes(large, limit, n_threads=count)[0] for count in (1, 2, 4, 8)}) == 1
+
+
+def test_chunks_grow_with_the_largest_sources_alone():
+    row_bytes = 256
+    at_16_mib = 2**23 * 16 * MIB // row_bytes  # rows of as many chunks as are wanted at most
+
+    def chunk_bytes(n_rows, **given):
+        return default_chunk_bytes(UnreadSource(n_rows, row_bytes // 4), **given)
+
+    assert [chunk_bytes(n) for n in (10**8, 10**11, at_16_mib)] == 3 * [16 * MIB]
+    assert chunk_bytes(10 * at_16_mib) == 160 * MIB
+    assert chunk_bytes(10 * at_16_mib, largest=64 * MIB) == 64 * MIB

@@ -607,12 +607,3 @@ def test_epochs_run_where_they_serve(X, options, epochs):
     if epochs:
         assert len(stages["epochs"].inertias) == epochs
         assert len(stages["lloyd"].inertias) > 0
-
-
-@pytest.mark.slow
-def test_stages_tell_the_objective_after_each_epoch_and_step():
-    fitted = StreamKMeans(70, random_state=0, progress=False).fit(7 * rows_of_groups(5000), sample_weight=[3] * 5000)
-    for stage in fitted.stages_:
-        assert list(stage.inertias) == [step["inertia"] for step in fitted.history_ if step["stage"] == stage.name]
-    (lloyd,) = (stage for stage in fitted.stages_ if stage.name == "lloyd")
-    assert fitted.inertia_ <= lloyd.inertias[-1] < 1.05 * fitted.inertia_  # in units of the data, and weighted

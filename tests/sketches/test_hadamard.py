@@ -10,17 +10,13 @@ from scipy.linalg import hadamard
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.kernels.sketch import walsh_hadamard as kernels
 from streamkm.sketches import PreconditionedSampling, SubsampledHadamard
-from streamkm.sketches.hadamard import Rotation
 from tests import naive
 from tests.contracts import N_FEATURES, HashedSketchContract, SketchContract, whole_numbers
 from tests.tables import cases
 
 N_SEEDS = 1500
 PADDED = 64
-SKETCHES = [
-    lambda d, seed=0: SubsampledHadamard(8, d, seed),
-    lambda d, seed=0: PreconditionedSampling(0.25, d, seed),
-]
+SKETCHES = [lambda d, seed=0: SubsampledHadamard(8, d, seed), lambda d, seed=0: PreconditionedSampling(0.25, d, seed)]
 
 
 class TestSubsampledWider(HashedSketchContract):
@@ -66,11 +62,6 @@ def test_transform_of_rows_past_the_cache(n, dtype):
     kernels.transform(twice[:, None])
     kernels.transform(twice[:, None])
     np.testing.assert_array_equal(twice, n * row)
-
-
-@cases("n_features, n_padded", [(1, 16), (17, 32), (64, 64)])
-def test_padded_width(n_features, n_padded):
-    assert Rotation(n_features, 0).n_padded == n_padded
 
 
 @cases("sparse", [False, True])

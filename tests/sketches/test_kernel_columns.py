@@ -8,13 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.linalg import hadamard
 from sklearn.metrics.pairwise import pairwise_kernels
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.kernels.intrinsics.lanes import PIECE, TILE, products_of_nonzeros
 from streamkm.kernels.sketch import kernel_values
 from streamkm.sketches import FourierMap, KernelMap, sketch_from_dict
 from streamkm.sketches.kernel_columns import KERNELS, MANY, WIDE, Kernel, KernelColumns, working_landmarks
@@ -141,25 +138,6 @@ def test_which_rows_meet_all_of_a_table(n_landmarks, n_features, density, thin):
     columns = KernelColumns(kernel("rbf"), X[:n_landmarks])
     assert (columns._table.bias is not None) == thin
     np.testing.assert_allclose(columns.values(X), reference("rbf", X, X[:n_landmarks]), atol=2e-6)
-
-
-@given(
-    n_rows=st.integers(0, 20),
-    n_features=st.integers(1, 2 * PIECE + 3),
-    n_columns=st.integers(1, 2 * TILE + 3),
-    density=st.sampled_from([0.0, 0.1, 1.0]),
-    seed=st.integers(0, 99),
-)
-@settings(deadline=None, max_examples=60)
-def test_products_of_nonzeros(n_rows, n_features, n_columns, density, seed):
-    rng = np.random.default_rng(seed)
-    X = (rng.integers(-9, 10, (n_rows, n_features)) * (rng.random((n_rows, n_features)) < density)).astype(np.float32)
-    n_tiles = -(-n_columns // TILE)
-    tiles = rng.integers(-9, 10, (n_tiles, n_features, TILE)).astype(np.float32)
-    bias = rng.integers(-9, 10, (n_tiles, TILE)).astype(np.float32)
-    out = np.full((n_rows, n_columns), np.nan, np.float32)
-    products_of_nonzeros(np.concatenate([X, np.ones((1, n_features), np.float32)]), tiles, bias, out)
-    np.testing.assert_array_equal(out, bias.ravel()[:n_columns] + X @ np.concatenate(tiles, axis=1)[:, :n_columns])
 
 
 def test_negative_values_of_sparse_laplacian():

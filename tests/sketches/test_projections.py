@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from scipy import stats
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
-from streamkm.kernels.sketch import entries
 from streamkm.sketches import RandomProjection
 from tests import naive
 from tests.contracts import N_FEATURES, UnboundedSketchContract, whole_numbers
@@ -112,38 +110,6 @@ def test_golden_values():
         [-1101892845, -1092149754, -1113925110, 1039559536],
     ]
     assert RandomProjection(4, 7, "gaussian").apply(np.eye(3, dtype=np.float32)).view(np.int32).tolist() == bits
-
-
-def test_entries_are_normal_and_unrelated():
-    out = np.empty((400, 500), np.float32)
-    entries.fill_normals(np.uint64(3), np.arange(400), out)
-    values = out.astype(np.float64)
-    n = values.size
-    assert stats.kstest(values.ravel(), "norm").pvalue > 1e-3
-    # mean, variance, skewness and kurtosis, each with its standard deviation
-    moments = [(values**power).mean() for power in (1, 2, 3, 4)]
-    for got, wanted, variance in zip(moments, (0, 1, 0, 3), (1, 2, 15, 96), strict=True):
-        assert abs(got - wanted) < 4 * np.sqrt(variance / n)
-    for first, second in (
-        (values[:, ::2], values[:, 1::2]),
-        (values[1:], values[:-1]),
-        (values[:, 2:], values[:, :-2]),
-    ):
-        assert abs((first * second).sum()) < 4 * np.sqrt(first.size)
-        assert abs((first**2 * second**2).mean() - 1) < 4 * np.sqrt(8 / first.size)
-
-
-@pytest.mark.slow
-def test_signs_are_fair_and_unrelated():
-    S = np.zeros((256, 128), np.float32)
-    entries.add_signs(np.uint64(5), np.arange(257), np.arange(256), np.ones(256, np.float32), S)
-    np.testing.assert_array_equal(S, naive.sign_matrix(5, range(256), 128))
-    for gram in (S @ S.T, S.T @ S):
-        size = len(gram)
-        apart = gram[np.triu_indices(size, 1)] / np.sqrt(gram[0, 0])
-        assert np.abs(apart).max() < 5
-        assert 0.95 < apart.var() < 1.05
-    assert abs(S.sum()) < 4 * np.sqrt(S.size)
 
 
 def variance_of(sketch, x, y):
