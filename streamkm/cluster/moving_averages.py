@@ -159,7 +159,7 @@ def _epoch(
     epoch, inertia = state.n_iter, state.partial
     known = None
     if likely is not None and is_worth(*moved.shape, guessed=True):  # it takes long to find, and serves all batches
-        known = NearestCenters.build(moved, np.float32).index().parts()
+        known = NearestCenters.build(moved, np.float32).index().parts
     for number in range(state.n_batches, schedule.n_batches):
         table = NearestCenters.build(moved, np.float32, index=known)
         found = blocks.batch(table, Batch(number, schedule.n_batches, epoch, seed), _stage(epoch), likely)

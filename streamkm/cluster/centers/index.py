@@ -28,21 +28,19 @@ DIRECTION_CENTERS = 1024  # that directions are found on
 ROUNDS = 3  # of finding them
 SPARE = 8  # directions beyond those that are wanted, while they are found
 GROUPS = 2  # times the square root of the centers: so many groups
-PROBES = 4  # groups that the nearest center is guessed from
-GROUP_STEPS = 3
+PROBES = 5  # groups that the nearest center is guessed from
 LOST = 8  # times what a projection loses: twice for squares, once for products, of both sides
 
-IndexParts: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int32]]
-"""Directions (m, u) and groups (k,) of an index, which serve centers that have moved, too."""
+IndexParts: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]
+"""Directions (m, u), the centers in groups (k,) and starts of these (g + 1,), which serve centers that have moved."""
 
 
 @dataclass(frozen=True, slots=True)
 class CenterIndex:
     """Columns of a table of centers, arranged so that a few numbers exclude most of them."""
 
-    # (m, u): orthonormal, but for rounding: `reduced.COORDINATES`, or m if that is less
-    directions: NDArray[np.float32]
-    groups: NDArray[np.int32]  # (k,): group of each center
+    # directions are orthonormal, but for rounding: `reduced.COORDINATES`, or m if that is less
+    parts: IndexParts
     projection: Panels  # the directions, and columns of zeros
     means: Panels  # of the groups, in these coordinates
     mean_bias: NDArray[np.float32]  # (g,): half of what is added to the products of the groups' means
@@ -70,10 +68,11 @@ class CenterIndex:
         projection = Panels.of(filled)
         lost = lost_by_projection(n_features)
         wide, lengths, fine, fine_lengths, _ = _reduced(columns, projection.product(columns), lost)
-        groups = grouped(wide, max(1, int(GROUPS * np.sqrt(n_clusters)))) if known is None else known[1]
-        means, order, starts = _in_tree(*_means(wide, groups))
+        order, starts = _grouped(wide, max(1, int(GROUPS * np.sqrt(n_clusters)))) if known is None else known[1:]
         places = np.empty(n_clusters, np.int32)
         places[order] = np.arange(n_clusters)
+        sums = np.add.reduceat(wide[order].astype(np.float64), starts[:-1])
+        means = (sums / np.diff(starts)[:, None]).astype(np.float32)
         wide, fine_columns = wide[order], _fine(fine[order], fine_lengths[order], -1)
         # a score is -2 x @ c + |c|^2, and a column -2 c
         mean_bias = (0.25 * np.einsum("ij,ij->i", means, means, dtype=np.float64)).astype(np.float32)
@@ -81,10 +80,9 @@ class CenterIndex:
         table, units = byte_panels(wide, lengths[order])
         filled_bias = np.full(len(units), np.inf, np.float32)
         filled_bias[:n_clusters] = bias[order]
-        return cls(
-            directions, groups, projection, Panels.of(np.ascontiguousarray(means.T)), mean_bias,
-            (starts, wide, head_bias), places, (columns[order], *fine_columns, table, units, filled_bias, order), lost,
-        )  # fmt: skip
+        centers = (columns[order], *fine_columns, table, units, filled_bias, order.astype(np.int32))
+        parts, members = (directions, order, starts), (starts, wide, head_bias)
+        return cls(parts, projection, Panels.of(means.T.copy()), mean_bias, members, places, centers, lost)
 
     def nearest(
         self,
@@ -110,15 +108,11 @@ class CenterIndex:
         given = _fine(fine, fine_lengths, 1)
         guessed = self._guessed(wide, *given)[:, : 1 + seconds] if likely is None else self.places[likely][:, None]
         order = np.argsort(guessed[:, 0], kind="stable")
-        reduced.rows_to_bytes(wide[order], lengths[order], row_bytes, units)
+        reduced.to_bytes(wide[order], lengths[order], 1, OFFSET, reduced.ROW_LIMITS, row_bytes, units)
         left, begin = np.empty(n_rows, np.bool_), np.ascontiguousarray(guessed)
         rows = order, row_bytes, units, *given
-        pruned.nearest_pruned(X, rows, norms, begin, self.centers, slopes, slack, *found, left)
+        pruned.nearest_pruned(X, rows, norms, begin, self.centers, slopes, slack, found, left)
         return left
-
-    def parts(self) -> IndexParts:
-        """The parts that other centers can take over."""
-        return self.directions, self.groups
 
     def _guessed(
         self, wide: NDArray[np.float32], row_fine: NDArray[np.int16], row_units: NDArray[np.float32]
@@ -141,7 +135,7 @@ def byte_panels(
     """
     padded = -(-len(wide) // PANEL_COLUMNS) * PANEL_COLUMNS
     whole, units = np.zeros((padded, DEPTH_BYTES), np.int8), np.ones(padded, np.float32)
-    reduced.to_bytes(wide, lengths, -1, reduced.COLUMN_LIMITS, whole, units)
+    reduced.to_bytes(wide, lengths, -1, 0, reduced.COLUMN_LIMITS, whole, units)
     panels = whole.reshape(-1, PANEL_COLUMNS, DEPTH_BYTES // STEP, STEP)
     shares = panels.astype(np.int64)
     shares[..., -1, -1] = 0  # lengths are multiplied without the offset
@@ -218,38 +212,12 @@ def _fine(
 ) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
     """Whole numbers and units, as of `reduced.to_bytes`."""
     out, units = aligned_empty(fine.shape, np.int16), np.empty(len(fine), np.float32)
-    reduced.to_bytes(fine, lengths, sign, reduced.FINE_LIMITS, out, units)
+    reduced.to_bytes(fine, lengths, sign, 0, reduced.FINE_LIMITS, out, units)
     return out, units
 
 
-def grouped(wide: NDArray[np.float32], n_groups: int) -> NDArray[np.int32]:
-    """Groups (k,) of centers near each other, by a few steps of Lloyd's algorithm."""
-    groups = np.empty((len(wide), 1), np.int32)
-    means = wide[:: max(1, len(wide) // n_groups)][:n_groups]
-    for _ in range(GROUP_STEPS):
-        half = 0.5 * np.einsum("ij,ij->i", means, means, dtype=np.float64)
-        reduced.lowest_columns(Panels.of(np.ascontiguousarray(-means.T)).product(wide), half.astype(np.float32), groups)
-        means = _means(wide, groups[:, 0])[0]
-    return groups[:, 0]
-
-
-def _means(
-    wide: NDArray[np.float32], groups: NDArray[np.int32]
-) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
-    """Means of the groups, the rows in the order of groups, and the start of each."""
-    order = np.argsort(groups, kind="stable").astype(np.int32)
-    starts = np.searchsorted(groups[order], np.arange(int(groups.max()) + 2)).astype(np.int64)
-    filled = np.flatnonzero(np.diff(starts))
-    sums = np.add.reduceat(wide[order].astype(np.float64), starts[filled])
-    starts = np.append(starts[filled], len(groups)).astype(np.int64)
-    return (sums / np.diff(starts)[:, None]).astype(np.float32), order, starts
-
-
-def _in_tree(
-    means: NDArray[np.float32], order: NDArray[np.int32], starts: NDArray[np.int64]
-) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
-    """Reorder the results of `_means` so that near groups are neighbours."""
-    tree = np.empty(len(means), np.int64)
-    balanced_groups(means.astype(np.float64), len(means), tree, np.empty(len(means) + 1, np.int64))
-    parts = [order[starts[group] : starts[group + 1]] for group in tree]
-    return means[tree], np.concatenate(parts), np.cumsum([0, *map(len, parts)])
+def _grouped(wide: NDArray[np.float32], n_groups: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Centers in groups near each other (k,), near groups in a row, and the start of each (g + 1,)."""
+    order, starts = np.empty(len(wide), np.int64), np.empty(n_groups + 1, np.int64)
+    balanced_groups(wide.astype(np.float64), n_groups, order, starts)
+    return order, starts

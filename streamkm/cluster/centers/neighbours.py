@@ -28,7 +28,6 @@ from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 SMALLEST_GROUP, LARGEST_GROUP = 4, 64
 MOST_GROUPS = 1024  # but for those bounds
 FEWEST_LISTED, LISTED = 64, 8  # centers that a list holds: so many, and so many groups' worth
-TABLES_BYTES = 1 << 27  # of all lists, laid out
 SCORED_ENTRIES = 1 << 22  # of scores between means of groups and centers that are there at a time
 
 
@@ -45,9 +44,7 @@ def held_neighbours_bytes(n_clusters: int, width: int, n_threads: int, itemsize:
         return 0
     size, column = group_size(n_clusters), itemsize * width
     listed = min(FEWEST_LISTED + LISTED * size, n_clusters)
-    tables = column * -(-listed // LANES) * LANES * -(-n_clusters // size)
-    laid_out = tables if tables <= TABLES_BYTES else 0
-    return n_clusters * (column + 4 * listed // size + 16) + laid_out + n_threads * column * (listed + BLOCK_ROWS)
+    return n_clusters * (column + 4 * listed // size + 16) + n_threads * column * (listed + BLOCK_ROWS)
 
 
 def group_size(n_clusters: int) -> int:
@@ -107,30 +104,12 @@ class Neighbourhood:
     layout: PackedCenters  # of the centers, for dense rows
     columns: NDArray[Any]  # float32 or float64 (k, m), of its table
     lists: Lists
-    # dtype of the columns (g, m * p) or (0, 0), of the lists, laid out once for all blocks of this process where they
-    # take little memory
-    tables: NDArray[Any]
 
     @classmethod
     def of(cls, table: NearestCenters, lists: Lists | None = None, executor: Executor | None = None) -> Neighbourhood:
-        """Lay out the lists once, by the threads of a local executor if given; `lists` may be of centers near these."""
-        lists = lists or Lists.of(table, executor)
-        candidates = lists.candidates
+        """Find the lists, by threads if an executor is given; `lists` may be of centers near these."""
         layout = table.layout(table.dtype, sparse=False)
-        columns = layout.columns_of(*table.centers.shape)
-        padded = -(-candidates.shape[1] // LANES) * LANES
-        shape = (len(candidates), columns.shape[1] * padded)
-        if executor is None or shape[0] * shape[1] * columns.itemsize > TABLES_BYTES:
-            shape = (0, 0)
-        tables = aligned_empty(shape, columns.dtype)
-        step = max(1, -(-shape[0] // (2 * executor.n_workers))) if executor is not None else 1
-
-        def lay_out(first: int) -> None:
-            here = slice(first, first + step)
-            nearby.lay_out_lists(columns, candidates[here], padded, tables[here])
-
-        _by_threads(executor, lay_out, range(0, shape[0], step))
-        return cls(layout, columns, lists, tables)
+        return cls(layout, layout.columns_of(*table.centers.shape), lists or Lists.of(table, executor))
 
     def without(self, removed: NDArray[np.integer[Any]]) -> Neighbourhood:
         """Remove some centers that no row is near."""
@@ -160,7 +139,7 @@ class Neighbourhood:
             parts = tuple(array[here] for array in found)
             moved = (layout.moved, layout.scale)
             nearby.nearest_among(
-                batch, order, starts, *moved, self.columns, layout.bias, candidates, self.tables, room, *parts
+                batch, order, starts, *moved, self.columns, layout.bias, candidates, room, *parts
             )  # fmt: skip
         return found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,10 @@ class Drawn:
     def n_rows(self) -> int:
         """Rows."""
         return len(self.places)
+
+    def rows(self, some: NDArray[np.intp]) -> tuple[Any, ...]:
+        """The fields of some rows, but for the limit."""
+        return tuple(array[some] for array in (self.X, self.places, self.weights, self.d2, self.keys))
 
     @property
     def n_bytes(self) -> int:
@@ -93,17 +98,8 @@ class DrawRule:
     def join(self, parts: Sequence[Drawn]) -> Drawn:
         """The draw of all rows at once, in the order of places, whatever the order of `parts`."""
         limit = min(part.limit for part in parts)
-        below = [np.flatnonzero(part.keys < limit) for part in parts]
-        taken = list(zip(parts, below, strict=True))
-        joined = Drawn(
-            stacked([part.X[rows] for part, rows in taken]),
-            np.concatenate([part.places[rows] for part, rows in taken]),
-            np.concatenate([part.weights[rows] for part, rows in taken]),
-            np.concatenate([part.d2[rows] for part, rows in taken]),
-            np.concatenate([part.keys[rows] for part, rows in taken]),
-            limit,
-        )
-        return self._lowest(joined)
+        X, *others = zip(*(part.rows(np.flatnonzero(part.keys < limit)) for part in parts), strict=True)
+        return self._lowest(Drawn(stacked(X), *map(np.concatenate, others), limit))
 
     def probabilities(self, weights: NDArray[np.float64], d2: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
         """Probabilities that rows with these weights and squared distances are drawn, by keys below `limit`."""
@@ -121,8 +117,7 @@ class DrawRule:
         if drawn.n_rows > self.size:
             limit = float(np.partition(drawn.keys, self.size)[self.size])
             order = order[drawn.keys[order] < limit]
-        own = (drawn.places[order], drawn.weights[order], drawn.d2[order], drawn.keys[order])
-        return Drawn(drawn.X[order], *own, limit)
+        return Drawn(*drawn.rows(order), limit)
 
 
 def draw_rows(n_clusters: int, row_bytes: int) -> int:

@@ -39,14 +39,7 @@ def lay_out_list(columns, few, n_padded, table):
 
 
 @kernel
-def lay_out_lists(columns, candidates, n_padded, tables):
-    """Lay out the columns of every group as `lay_out_list` does, in tables (g, m * n_padded)."""
-    for g in range(candidates.shape[0]):
-        lay_out_list(columns, candidates[g], n_padded, tables[g])
-
-
-@kernel
-def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, tables, room, labels, scores, seconds):
+def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, room, labels, scores, seconds):
     """Find the two nearest centers of every dense row among the candidates of its group. O(n * m * l + g * m * l).
 
     Parameters
@@ -57,14 +50,13 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, tab
     columns : float32 or float64 (k, m), C-contiguous; of the table of centers
     bias : same dtype (at least k,)
     candidates : int32 (g, l); centers that rows of each group are compared with, ascending
-    tables : same dtype (g, m * p) or (0, 0); as `lay_out_list` gives them; none: each is laid out when rows come
     room : tuple of arrays
         Dtype of the columns, written: rows (BLOCK_ROWS, m), a table (m * p,) of the candidates, padded to whole lines,
         their bias (p,), infinite where padded, and totals and a state, as of `nearest.search_room`.
     labels : int32 (n,)
     scores, seconds : dtype of the columns (n,); written
     """
-    block, own_table, few_bias, totals, state = room
+    block, table, few_bias, totals, state = room
     n_features, wanted, n_padded = X.shape[1], candidates.shape[1], few_bias.shape[0]
     found = np.empty(BLOCK_ROWS, np.int32)
     score, other = np.empty(BLOCK_ROWS, columns.dtype), np.empty(BLOCK_ROWS, columns.dtype)
@@ -72,11 +64,7 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, tab
         if starts[g] == starts[g + 1]:
             continue
         few = candidates[g]
-        if tables.shape[0] > 0:
-            table = tables[g]
-        else:
-            table = own_table
-            lay_out_list(columns, few, n_padded, table)
+        lay_out_list(columns, few, n_padded, table)
         for q in range(wanted):
             few_bias[q] = bias[few[q]]
         for first in range(starts[g], starts[g + 1], BLOCK_ROWS):

@@ -32,7 +32,7 @@ LINE = 16
 
 
 @kernel
-def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, scores, seconds, doubtful, left):
+def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, found, left):
     """Find the nearest center of every dense row, or the two nearest, with the bits of `nearest.nearest_dense`.
 
     O(n * (k + s * m)) with s the columns of a row that are not excluded.
@@ -41,8 +41,8 @@ def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, sc
     ----------
     X : float32 (n, m), C-contiguous; rows as they are multiplied: moved and scaled
     reduced : tuple of arrays
-        An order of the rows, int64 (n,), that keeps near rows together; in this order bytes and units, as of
-        `reduced.rows_to_bytes`, with rows to fill the last block of `BLOCK_ROWS`; numbers and units as of `to_bytes`.
+        An order of the rows, int64 (n,), that keeps near rows together; in this order bytes and units, with
+        rows to fill the last block of `BLOCK_ROWS`; numbers and units; all as of `reduced.to_bytes`.
     norms : float64 (n,); as of `reduced.reduce_rows`
     likely : int32 (n, 1) or (n, 2)
         A column that is likely each row's nearest: the better the guess, the more are excluded. Or two, which differ:
@@ -53,12 +53,12 @@ def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, sc
     slopes : (float64, float64)
         A score is wrong by at most ``slope * |x| + slack``; the first slope, for doubt, is negative to check no row.
     slack : float64
-    labels : int32 (n,); written
-    scores, seconds : float32 (n,); written; second scores hold anything unless wanted
-    doubtful : bool (n,); written as by `nearest.nearest_dense`
+    found : tuple of arrays
+        Labels, int32 (n,); scores and second scores, float32 (n,), which hold anything unless wanted; doubt, bool (n,),
+        as of `nearest.nearest_dense`. Written.
     left : bool (n,); written: rows left to that kernel, for which nothing else is written
     """
-    rows, fine, fine_units, table, units, bias, numbers = centers
+    rows, fine, fine_units, table, units, bias, _ = centers
     order, row_bytes, row_units, row_fine, row_fine_units = reduced
     fine_entries, entries = fine.reshape(-1), rows.reshape(-1)
     n_clusters, n_features = rows.shape
@@ -169,33 +169,15 @@ def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, sc
                 limits[i] = -np.inf if left[row] else _rounded_up(bar[i] + reach[i] + slack)
             n_seen += stop - panel
             panel = stop if stop < n_panels else 0
-        _choose(
-            X, order, rows, numbers, bias, first, n_rows, (close, close_scores, n_close, bar, reach), pairs, norms,
-            slopes[0], slack, labels, scores, seconds, doubtful, left,
-        )  # fmt: skip
+        state = (close, close_scores, n_close, bar, reach)
+        _choose(X, order, centers, first, n_rows, state, pairs, norms, slopes[0], slack, found, left)
 
 
 @nb.njit(inline="always")
-def _choose(
-    X,
-    order,
-    rows,
-    numbers,
-    bias,
-    first,
-    n_rows,
-    state,
-    pairs,
-    norms,
-    slope,
-    slack,
-    labels,
-    scores,
-    seconds,
-    doubtful,
-    left,
-):
+def _choose(X, order, centers, first, n_rows, state, pairs, norms, slope, slack, found, left):
     """Score what is close to the lowest score of each row of a block, or the second; of equal ones take the first."""
+    rows, _, _, _, _, bias, numbers = centers
+    labels, scores, seconds, doubtful = found
     close, close_scores, n_close, bar, reach = state
     firsts, others, products = pairs
     n_features, n_pairs = X.shape[1], 0

@@ -17,7 +17,7 @@ import numpy as np
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.pairs import rough_product, short_product
 from streamkm.kernels.intrinsics.reductions import dot
-from streamkm.kernels.intrinsics.sieve import DEPTH, OFFSET
+from streamkm.kernels.intrinsics.sieve import DEPTH
 
 WIDE = DEPTH
 """Bytes of the first exclusion test: a coordinate each, and a length."""
@@ -76,39 +76,17 @@ def _rest(norm, head, lost):
 
 
 @kernel(fastmath=LOOSE)
-def rows_to_bytes(wide, lengths, out, units):
-    """Convert coordinates and lengths of rows to nonnegative bytes, as `sieve.mark_columns` takes them.
-
-    Parameters
-    ----------
-    wide, lengths : as `reduce_rows` writes them
-    out : uint8 (at least n, WIDE), C-contiguous; written: whole numbers q, and `OFFSET`; the length without it
-    units : float32 (at least n,); written: s
-    """
-    for i in range(wide.shape[0]):
-        unit = _unit(wide[i], lengths[i], ROW_LIMITS)
-        units[i] = unit
-        lost, kept, inverse = np.float32(0.0), np.float32(0.0), np.float32(1.0) / unit
-        for j in range(WIDE - 1):
-            exact = wide[i, j] * inverse
-            whole = np.floor(exact + np.float32(0.5))
-            lost += (exact - whole) * (exact - whole)
-            kept += max(exact * exact, whole * whole)
-            out[i, j] = np.uint8(np.int32(whole) + OFFSET)
-        out[i, WIDE - 1] = np.uint8(_length(lengths[i] * inverse, lost, kept, ROW_LIMITS[3], ROW_LIMITS[4]))
-
-
-@kernel(fastmath=LOOSE)
-def to_bytes(wide, lengths, sign, limits, out, units):
-    """Convert coordinates and lengths as `rows_to_bytes` does, to signed bytes without an offset.
+def to_bytes(wide, lengths, sign, offset, limits, out, units):
+    """Convert coordinates and lengths to whole numbers, as `sieve.mark_columns` and `pairs.short_product` take them.
 
     Parameters
     ----------
     wide, lengths : as `reduce_rows` writes them; or `fine` and its
     sign : int64; sign of the length
-    limits : tuple of float64; `COLUMN_LIMITS` or `FINE_LIMITS`
-    out : int8 (at least n, WIDE) or int16 (at least n, FINE), C-contiguous
-    units : float32 (at least n,); written
+    offset : int64; added to the numbers q, not to the length
+    limits : tuple of float64; `ROW_LIMITS`, `COLUMN_LIMITS` or `FINE_LIMITS`
+    out : uint8 or int8 (at least n, WIDE), or int16 (at least n, FINE), C-contiguous; written
+    units : float32 (at least n,); written: s
     """
     last = wide.shape[1] - 1
     for i in range(wide.shape[0]):
@@ -120,7 +98,7 @@ def to_bytes(wide, lengths, sign, limits, out, units):
             whole = np.floor(exact + np.float32(0.5))
             lost += (exact - whole) * (exact - whole)
             kept += max(exact * exact, whole * whole)
-            out[i, j] = np.int32(whole)
+            out[i, j] = np.int32(whole) + offset
         out[i, last] = sign * _length(lengths[i] * inverse, lost, kept, limits[3], limits[4])
 
 
