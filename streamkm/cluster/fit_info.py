@@ -100,11 +100,9 @@ def _checked_fit(found: Any, n_features: int, n_clusters: int) -> FitInfo:
     """Check the facts in a file, where any values may stand; additions of later releases are dropped."""
     if not isinstance(found, dict):
         raise ModelFileError(f"fit is {found!r}; needed: a mapping")
-    wanted: dict[str, tuple[type, ...]] = {
-        "feature_names": (list,), "counts": (list,), "inertia": (float, int), "distortion": (float, int),
-        "n_samples": (int,), "n_iter": (int,), "n_passes": (int,), "converged": (bool,), "seed": (int,),
-        "source": (dict,), "estimator": (str,),
-    }  # fmt: skip
+    wanted: dict[str, tuple[type, ...]] = dict.fromkeys(("n_samples", "n_iter", "n_passes", "seed"), (int,))
+    wanted |= {"feature_names": (list,), "counts": (list,), "inertia": (float, int), "distortion": (float, int)}
+    wanted |= {"converged": (bool,), "source": (dict,), "estimator": (str,)}
     told = {name: found[name] for name in wanted if found.get(name) is not None}
     for name, value in told.items():
         if type(value) not in wanted[name]:

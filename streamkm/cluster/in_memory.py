@@ -203,20 +203,20 @@ def _add(
         data = as_working(X.data)
         add_csr(X.indptr, X.indices, data, weights, order, part, first, True, centers, norms, sums, counts, d2)
         return
-    if to is not None:
-        for c in range(first, last):
-            rows = order[starts[c] : starts[c + 1]]
-            for start in range(0, len(rows), batch_rows(X.shape[1])):
-                part = rows[start : start + batch_rows(X.shape[1])]
-                d2[part] = row_d2(X[part], np.full(len(part), c, np.int32), to)
-    if X.dtype == working_dtype(X.dtype):
+    working, n_batch = X.dtype == working_dtype(X.dtype), batch_rows(X.shape[1])
+    if working:
         add_dense(X, weights, order, starts[first : last + 1], first, True, sums, counts)
-    else:  # converted as it is needed
-        n_batch = batch_rows(X.shape[1])
+        if to is None:
+            return
+    else:  # rows are converted as they are needed
         sums[first:last] = 0
-        for c in range(first, last):
-            for start in range(starts[c], starts[c + 1], n_batch):
-                rows = order[start : min(start + n_batch, starts[c + 1])]
-                part, numbers = np.array([0, len(rows)]), np.arange(len(rows))
-                picked = weights[rows] if len(weights) else weights
-                add_dense(as_working(X[rows]), picked, numbers, part, c, False, sums, counts)
+    for c in range(first, last):
+        for start in range(starts[c], starts[c + 1], n_batch):
+            rows = order[start : min(start + n_batch, starts[c + 1])]
+            some, part = as_working(X[rows]), np.array([0, len(rows)])
+            if to is not None:
+                d2[rows] = row_d2(some, np.full(len(rows), c, np.int32), to)
+            if not working:
+                add_dense(
+                    some, weights[rows] if len(weights) else weights, np.arange(len(rows)), part, c, False, sums, counts
+                )

@@ -56,11 +56,14 @@ class Part:
         """Bytes in memory."""
         return matrix_bytes(self.X) + self.weights.nbytes + self.places.nbytes
 
+    def rows(self, some: NDArray[np.intp]) -> Part:
+        """Some rows, which stand for all that the part stands for."""
+        return replace(self, X=self.X[some], weights=self.weights[some], places=self.places[some])
+
     def only(self, kept: NDArray[np.bool_]) -> Part:
         """Drop the other rows with their weight."""
-        X, weights, places = self.X[np.flatnonzero(kept)], self.weights[kept], self.places[kept]
         total = max(0.0, float(self.total_weight - self.weights[~kept].sum()))
-        return replace(self, X=X, weights=weights, places=places, total_weight=total)
+        return replace(self.rows(np.flatnonzero(kept)), total_weight=total)
 
     def faded(self, factor: float) -> Part:
         """Multiply all weights by a factor."""
@@ -110,9 +113,8 @@ class CoresetRule:
         decayed = weights * np.exp2((places - last_place) / self.half_life)
         total = float(decayed.sum())
         kept = decayed > 0
-        if not kept.all():
-            X, places, decayed = X[kept], places[kept], decayed[kept]
-        return self.reduced(Part(X, decayed, places, 0, last_place, n_rows, total))
+        part = Part(X, decayed, places, 0, last_place, n_rows, total)
+        return self.reduced(part if kept.all() else part.rows(np.flatnonzero(kept)))
 
     def join(self, parts: Sequence[Part]) -> Part:
         """Make one part of several, with at most `size` rows; none is changed."""
@@ -134,8 +136,7 @@ class CoresetRule:
 
     def finish(self, part: Part) -> Part:
         """The coreset, in random order: every prefix is a fair sample of it."""
-        order = self.order(part)
-        return replace(part, X=part.X[order], weights=part.weights[order], places=part.places[order])
+        return part.rows(self.order(part))
 
     def order(self, part: Part) -> NDArray[np.intp]:
         """The order (s,) of a part's rows in `finish`."""
@@ -145,9 +146,9 @@ class CoresetRule:
         """Draw at most `size` rows of a part by importance, where there are more."""
         if len(part.places) <= self.size:
             return part
-        heavy = part.weights > NEGLIGIBLE * part.total_weight
-        if not heavy.all():
-            part = replace(part, X=part.X[heavy], weights=part.weights[heavy], places=part.places[heavy])
+        heavy = np.flatnonzero(part.weights > NEGLIGIBLE * part.total_weight)
+        if len(heavy) < len(part.places):
+            part = part.rows(heavy)
             if len(part.places) <= self.size:
                 return replace(part, depth=part.depth + 1)
         X = importance.measurable(as_block_matrix(part.X), self._seed(SKETCH_STREAM))
@@ -166,7 +167,7 @@ class CoresetRule:
         kept = np.sort(order[drawn > 0])
         weights = np.empty(len(order))
         weights[order] = drawn
-        return replace(part, X=part.X[kept], weights=weights[kept], places=part.places[kept], depth=depth)
+        return replace(part.rows(kept), weights=weights[kept], depth=depth)
 
     def _draws(self, stream: int, places: NDArray[np.int64]) -> NDArray[np.float64]:
         """Uniform numbers in (0, 1) by place, independent between streams."""

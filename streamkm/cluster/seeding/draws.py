@@ -99,7 +99,8 @@ class DrawRule:
         """The draw of all rows at once, in the order of places, whatever the order of `parts`."""
         limit = min(part.limit for part in parts)
         X, *others = zip(*(part.rows(np.flatnonzero(part.keys < limit)) for part in parts), strict=True)
-        return self._lowest(Drawn(stacked(X), *map(np.concatenate, others), limit))
+        places, weights, d2, keys = map(np.concatenate, others)
+        return self._lowest(Drawn(stacked(X), places, weights, d2, keys, limit))
 
     def probabilities(self, weights: NDArray[np.float64], d2: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
         """Probabilities that rows with these weights and squared distances are drawn, by keys below `limit`."""
@@ -117,7 +118,8 @@ class DrawRule:
         if drawn.n_rows > self.size:
             limit = float(np.partition(drawn.keys, self.size)[self.size])
             order = order[drawn.keys[order] < limit]
-        return Drawn(*drawn.rows(order), limit)
+        X, places, weights, d2, keys = drawn.rows(order)
+        return Drawn(X, places, weights, d2, keys, limit)
 
 
 def draw_rows(n_clusters: int, row_bytes: int) -> int:

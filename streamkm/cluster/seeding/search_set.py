@@ -17,16 +17,15 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.held_rows import HeldBlock, HeldRows
+from streamkm.cluster.held_rows import HeldBlock
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, merged, row_d2norms
-from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
-from streamkm.engine.passes import Map, Pass, outputs, run
+from streamkm.engine.passes import Pass, run
 from streamkm.kernels.cluster.totals import weighted_sum
 
 ROUGH_ROWS_PER_CLUSTER, FEWEST_ROUGH_ROWS = 20, 2000  # that rough centers are seeded on
@@ -91,9 +90,9 @@ def prefix(block: Block, n_rows: int) -> Block:
 def search_set(
     executor: Executor, sampled: Block, pool: SearchRows, n_clusters: int, rng: np.random.Generator
 ) -> Block:
-    """Rows in random order that stand for all held rows: all if they are few, else as of `drawn_set`.
+    """Rows in random order that stand for all held rows: the sampled ones if they are all, else as of `drawn_set`.
 
-    `sampled`: rows of `pool` in random order; returned itself if it has all rows and not too many.
+    `sampled`: rows of `pool` in random order.
     """
     many = is_many(n_clusters, sampled)
     few = search_rows(n_clusters, sampled.X.shape[1], many=many)
@@ -102,8 +101,6 @@ def search_set(
     if n_rows <= min(few, sampled.n_rows):
         return sampled
     held = LocalBlocks.of(executor, sampled) if blocks is None else blocks
-    if n_rows <= few:
-        return _all_rows(held, rng)
     size = min(search_rows(n_clusters, many=many), pool.most or n_rows)
     return drawn_set(executor, sampled, held, n_clusters, size, rng)
 
@@ -200,14 +197,6 @@ class DrawRows(Pass[tuple[tuple[Drawn, ...], float], None, tuple[Drawn, float]])
         return self.rule.join(state[0]), state[1]
 
 
-class MergedRows(Map[Block]):
-    """All rows of each block, entries that repeat an index added up."""
-
-    def output(self, rows: HeldBlock) -> Block:
-        """Those of one block."""
-        return replace(rows.block, X=merged(rows.block.X))
-
-
 def squared_distances(block: Block, table: NearestCenters) -> NDArray[np.float64]:
     """Squared distances of rows around the origin to their nearest centers, as exact as products of the dtype."""
     return np.maximum(table.lowest(block.X)[1] + block.d2norms, 0.0)
@@ -249,11 +238,3 @@ def _rough(
 
 def _block(X: Matrix, weights: NDArray[np.float64]) -> Block:
     return Block(X, row_d2norms(X), weights)
-
-
-def _all_rows(blocks: Blocks, rng: np.random.Generator) -> Block:
-    """Gather all held rows, no more than are searched in any case, in random order."""
-    parts = list(outputs(MergedRows(), HeldRows(blocks.handles), blocks.executor, Stage("draw")))
-    order = rng.permutation(blocks.n_rows)
-    weights = np.concatenate([part.weights for part in parts])
-    return _block(stacked([part.X for part in parts])[order], weights[order] if len(weights) else NO_WEIGHTS)

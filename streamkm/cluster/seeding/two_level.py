@@ -89,10 +89,8 @@ class CoarseClusters(Map[tuple[NDArray[np.uint16], NDArray[np.float64], NDArray[
     def output(self, rows: HeldBlock) -> tuple[NDArray[np.uint16], NDArray[np.float64], NDArray[np.int64]]:
         """Those of one block."""
         block, n_coarse = rows.block, self.table.n_clusters
-        labels, scores = self.table.lowest(block.X)
-        d2 = np.maximum(scores + block.d2norms, 0.0)
+        labels, weighted = _nearest(block, self.table)
         counted = block.weights > 0 if len(block.weights) else np.ones(block.n_rows, np.bool_)
-        weighted = d2 * block.weights if len(block.weights) else d2
         shares = np.bincount(labels, weighted, minlength=n_coarse).astype(np.float64)
         sizes = np.bincount(labels[counted], minlength=n_coarse).astype(np.int64)
         return labels.astype(np.uint16), shares, sizes
