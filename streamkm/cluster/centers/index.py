@@ -106,7 +106,7 @@ class CenterIndex:
         row_bytes, units = aligned_empty((padded, reduced.WIDE), np.uint8), np.zeros(padded, np.float32)
         row_bytes[n_rows:] = 0
         given = _fine(fine, fine_lengths, 1)
-        guessed = self._guessed(wide, *given)[:, : 1 + seconds] if likely is None else self.places[likely][:, None]
+        guessed = self._guessed(wide)[:, : 1 + seconds] if likely is None else self.places[likely][:, None]
         order = np.argsort(guessed[:, 0], kind="stable")
         reduced.to_bytes(wide[order], lengths[order], 1, OFFSET, reduced.ROW_LIMITS, row_bytes, units)
         left, begin = np.empty(n_rows, np.bool_), np.ascontiguousarray(guessed)
@@ -114,15 +114,12 @@ class CenterIndex:
         pruned.nearest_pruned(X, rows, norms, begin, self.centers, slopes, slack, found, left)
         return left
 
-    def _guessed(
-        self, wide: NDArray[np.float32], row_fine: NDArray[np.int16], row_units: NDArray[np.float32]
-    ) -> NDArray[np.int32]:
+    def _guessed(self, wide: NDArray[np.float32]) -> NDArray[np.int32]:
         """Places (n, 2) of two centers that are likely the nearest, by the groups nearest to each row."""
         n_rows = len(wide)
         groups, out = np.empty((n_rows, min(PROBES, len(self.mean_bias))), np.int32), np.empty((n_rows, 2), np.int32)
         reduced.lowest_columns(self.means.product(wide), self.mean_bias, groups)
-        _, fine, units, _, _, bias, _ = self.centers
-        reduced.likely_columns(wide, row_fine, row_units, groups, *self.members, fine, units, bias, out)
+        reduced.likely_columns(wide, groups, *self.members, out)
         return out
 
 

@@ -15,7 +15,7 @@ import numba as nb
 import numpy as np
 
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.pairs import rough_product, short_product
+from streamkm.kernels.intrinsics.pairs import rough_product
 from streamkm.kernels.intrinsics.reductions import dot
 from streamkm.kernels.intrinsics.sieve import DEPTH
 
@@ -153,18 +153,16 @@ def lowest_columns(products, bias, out):
 
 
 @kernel
-def likely_columns(wide, row_fine, row_units, groups, starts, wide_columns, head_bias, fine, units, bias, out):
+def likely_columns(wide, groups, starts, wide_columns, head_bias, out):
     """Guess each row's two nearest columns, the likelier first, by few coordinates among the columns of its groups.
 
     Parameters
     ----------
     wide : float32 (n, WIDE), C-contiguous; as of `reduce_rows`
-    row_fine, row_units, fine, units : int16 (n, FINE), float32 (n,), int16 (k, FINE), float32 (k,)
-        As of `to_bytes`, of rows and columns.
     groups : int32 (n, at most g); groups of columns to look at
     starts : int64 (g + 1,); starts of the groups of columns
     wide_columns : float32 (k, WIDE), C-contiguous; as `wide`, of the columns
-    head_bias, bias : float32 (k,), (at least k,); added to products of `wide_columns`, and of `fine`
+    head_bias : float32 (k,); added to products of `wide_columns`
     out : int32 (n, 2); written; the two differ
     """
     for row in range(wide.shape[0]):
@@ -178,8 +176,4 @@ def likely_columns(wide, row_fine, row_units, groups, starts, wide_columns, head
                     other, second = q, score
         if other == nearest:
             other = 1 if nearest == 0 else 0
-        score = np.float32(short_product(row_fine, row * FINE, fine, nearest * FINE, FINE)) * units[nearest]
-        another = np.float32(short_product(row_fine, row * FINE, fine, other * FINE, FINE)) * units[other]
-        if another * row_units[row] + bias[other] < score * row_units[row] + bias[nearest]:
-            nearest, other = other, nearest
         out[row, 0], out[row, 1] = nearest, other

@@ -15,6 +15,7 @@ from streamkm.kernels import FUSED
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.kernels.intrinsics.reductions import absolute_distance, chi_squared_distance, squared_distance
+from streamkm.kernels.sketch.walsh_hadamard import butterflies
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -219,14 +220,9 @@ def walsh_hadamard(rows):
     rows : float32 (v, p), p a power of 2; overwritten
     """
     for i in range(rows.shape[0]):
-        row = rows[i]
         half = 1
-        while half < row.shape[0]:
-            for start in range(0, row.shape[0], 2 * half):
-                for t in range(start, start + half):
-                    left, right = row[t], row[t + half]
-                    row[t] = left + right
-                    row[t + half] = left - right
+        while half < rows.shape[1]:
+            butterflies(rows[i], half)
             half *= 2
 
 

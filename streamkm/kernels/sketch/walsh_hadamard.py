@@ -13,7 +13,7 @@ from streamkm.kernels.intrinsics.hashing import bucket_of, mix
 
 
 @kernel
-def _butterflies(flat, half):
+def butterflies(flat, half):
     """Replace pairs of entries `half` apart by their sums and differences."""
     for start in range(0, flat.shape[0], 2 * half):
         low, high = flat[start : start + half], flat[start + half : start + 2 * half]
@@ -42,7 +42,7 @@ def transform(columns):
         size //= radix
         half = size
         while half < radix * size:
-            _butterflies(flat, n * half)
+            butterflies(flat, n * half)
             half *= 2
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.text.decimals import DECIDED, EXACT_POWERS, INTEGER_POWERS, no_digits, read_decimal
-from streamkm.kernels.text.machine_words import WINDOW, bytes_outside, first_digits, load_word, text_of, trailing_zeros
+from streamkm.kernels.text.decimals import DECIDED, EXACT_POWERS, no_digits, read_decimal
+from streamkm.kernels.text.machine_words import first_digits, load_word, text_of, trailing_zeros
 
-_LINE_FEED, _RETURN, _SPACE, _QUOTE, _MINUS, _POINT = 10, 13, 32, 34, 45, 46
-_1, _3, _8, _LOW_BYTE, _MINUS_BYTE = (np.uint64(i) for i in (1, 3, 8, 255, _MINUS))
-_EXACT_LIMIT = np.uint64(1 << 53)
+_LINE_FEED, _RETURN, _SPACE, _QUOTE, _POINT = 10, 13, 32, 34, 46
+_1, _3, _8, _LOW_BYTE, _MINUS_BYTE = (np.uint64(i) for i in (1, 3, 8, 255, 45))
 
 
 @kernel
@@ -59,8 +58,6 @@ def parse_numbers(buf, span, delimiter, columns, out, places):
             else:
                 begun = at
                 at, value = _read_short(text, begun, delimiter)
-                if at < 0:
-                    at, value = _read_plain(text, begun, delimiter)
                 if at < 0:
                     at = begun
                     while text[at] == _SPACE and delimiter != _SPACE:
@@ -114,33 +111,3 @@ def _read_short(text, at, delimiter):
         return -1, 0.0
     sign = np.float64(np.int64(1) - 2 * np.int64(negative))  # no branch: signs follow no pattern
     return at + stop, sign * np.float64(first_digits(word, point + n_fraction)) / EXACT_POWERS[np.uint64(n_fraction)]
-
-
-@kernel(forceinline=True)
-def _read_plain(text, at, delimiter):
-    """Read ``[-]digits[.digits]`` of at most 8 and 8 digits, and the end of the field; (-1, 0) for any other.
-
-    The first bytes that are no digits give the structure. Such numbers are exact by one division (Clinger 1990).
-    """
-    negative = text[at] == _MINUS
-    at += np.int64(negative)
-    marks = bytes_outside(text, at, 48, 9)
-    point = trailing_zeros(marks)
-    stop = point
-    if text[at + point] == _POINT:
-        marks = marks & (marks - _1)
-        stop = trailing_zeros(marks)
-    n_fraction = max(0, stop - point - 1)
-    end = at + stop
-    if point == 0 or point > 8 or n_fraction > 8 or (stop > point and n_fraction == 0) or stop >= WINDOW:
-        return -1, 0.0
-    if text[end] != delimiter and text[end] != _LINE_FEED and text[end] != _RETURN:
-        return -1, 0.0
-    significand = first_digits(load_word(text, at), point)
-    if n_fraction > 0:
-        fraction = first_digits(load_word(text, at + point + 1), n_fraction)
-        significand = significand * INTEGER_POWERS[np.uint64(n_fraction)] + fraction
-        if significand > _EXACT_LIMIT:
-            return -1, 0.0
-    value = np.float64(significand) / EXACT_POWERS[np.uint64(n_fraction)]
-    return end, -value if negative else value
