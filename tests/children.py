@@ -216,6 +216,12 @@ def command(arguments):
     return 0
 
 
+def command_killed(folder, moment, arguments):
+    """Run a command in a folder, killed at a moment; see `killed_at`."""
+    os.chdir(folder)
+    killed_at(moment, command, arguments)
+
+
 def commands_killed(folder, arguments, moments, told):
     """Run a command in fresh copies of a folder, `run` beside it: killed at another moment each, and again to its end.
 

@@ -135,12 +135,16 @@ def inspect(paths: Sequence[str], settings: Sequence[str], **_: Any) -> None:
     "-o", "--output", required=True, type=click.Path(),
     help="Labels: NAME.npy or NAME.zarr; NAME.csv or NAME.parquet with distances.",
 )  # fmt: skip
+@click.option("--partition-by", type=click.Choice(["cluster"]), help="Write Parquet rows below PATH/cluster=LABEL.")
 def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
     """Label rows with the centers of MODEL.
 
     MODEL is the model.npz of a results directory, or a file that save() of an estimator wrote. Each row gets the label
     of its nearest center. Tables are read by the columns, categories and dates of the fit, which MODEL keeps. Documents
     are hashed and weighted like those of the fit, by text.json and tfidf.npz beside MODEL.
+
+    With --partition-by cluster, the rows of Parquet files are written with all their columns, a directory a cluster,
+    beside centers.npy and centers.arrow. DATA are read twice.
     """
     with Talk(**options) as talk:
         from streamkm.cli.results import check_labels_target, write_npy
@@ -151,21 +155,24 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         from streamkm.sources.arrow import UNSEEN
 
         UNSEEN.clear()
-        check_labels_target(output, overwrite=options["overwrite"])
+        by, overwrite = options["partition_by"], options["overwrite"]
+        if by is None:
+            check_labels_target(output, overwrite=overwrite)
         how = {name: options[name] for name in ("executor", "memory_limit")}
         estimator = talk.prepare(load_estimator(model), **how)
         with work(paths, settings, options, model) as source:
-            if output.endswith(".npy"):
+            if by is None and output.endswith(".npy"):
                 labels = estimator.predict(source)
-                write_npy(output, labels, overwrite=options["overwrite"])
+                write_npy(output, labels, overwrite=overwrite)
             else:
-                labels = estimator.predict_to(source, output, overwrite=options["overwrite"])
+                labels = estimator.predict_to(source, output, partition_by=by, overwrite=overwrite)
         told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))
         left = source.details().get("left out", "").replace("not among columns=", "no feature of the fit")
         new = ", ".join(f"{n:,} of {name}" for name, n in UNSEEN.items() if n)  # of this process, not of a cluster's
         more = [("new values", new and f"{new}: the fit had not seen them"), ("left out", left)]
         rows = ("rows", rows_text(told.n_rows, told.n_skipped))
-        talk.say([rows, *(pair for pair in more if pair[1]), ("labels", output), talk.time()])
+        place = ("labels", output) if by is None else ("partitions", f"{output} ({told.n_files:,} files)")
+        talk.say([rows, *(pair for pair in more if pair[1]), place, talk.time()])
 
 
 @click.command(hidden=True)

@@ -23,6 +23,7 @@ from streamkm.estimators.labelling import (
     row_values,
     wide_centers,
     write_label_table,
+    write_rows_by_cluster,
 )
 from streamkm.estimators.model_files import load_model, save_model
 from streamkm.estimators.validation import check_weights
@@ -81,7 +82,9 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """
         return row_values(self, X, "predict", nearest_labels, np.empty(0, np.int32))
 
-    def predict_to(self, X: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> Any:
+    def predict_to(
+        self, X: Any, path: str | os.PathLike[str], *, partition_by: str | None = None, overwrite: bool = False
+    ) -> Any:
         """Find the cluster of each row and write it to a file; one pass.
 
         Parameters
@@ -92,19 +95,27 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             NAME.csv or NAME.parquet: a table with a line for each row, in order: its number, or its id if the data have
             an id column; ``label``, ``distance`` to the center, ``second_label`` and ``second_distance`` of the second
             nearest center. Skipped rows have the label -1 and no numbers.
+        partition_by : "cluster", optional
+            Write the rows of a Parquet table, with all columns as stored, below the directory `path`:
+            ``cluster=17/part-0.parquet``, in their order; ``cluster=-1`` has skipped rows. Also the float32 centers,
+            ``centers.npy`` (k, d) and ``centers.arrow`` with columns ``cluster`` and ``center``. Two passes; the
+            disk of `path` needs room for the rows twice.
         overwrite : bool
-            Replace any file that is there; of directories only those of such labels.
+            Replace any file that is there; of directories only those of such labels or rows.
 
         Returns
         -------
         zarr.Array (n,), int32, or Written
-            As `predict`, ``[:]`` gathers it; for a table the number of its rows, and of skipped ones.
+            As `predict`, ``[:]`` gathers it; for a table the number of its rows, and of skipped ones; for rows also
+            the number of files.
 
         Raises
         ------
         OutputError, SourceNotFoundError, MissingDependencyError
             It exists, cannot be written, or has another suffix; a worker does not see the directory of an array, and
             nothing was read; Parquet without pyarrow.
+        InvalidInputError, InvalidParameterError
+            `partition_by` for rows of no Parquet table, or with a column ``cluster``; another `partition_by`.
 
         Notes
         -----
@@ -113,6 +124,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         the time.
         """
         check_is_fitted(self, "model_")
+        if partition_by is not None:
+            return write_rows_by_cluster(self, X, path, partition_by, overwrite=overwrite)
         place, table = label_places(path, overwrite=overwrite)
         source = open_rows(self, X, reset=False, ids=table is not None)
         if table is not None:

@@ -17,8 +17,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Model
 from streamkm.cluster.rows import NO_WEIGHTS
-from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
-from streamkm.core.memory import memory_limit_bytes, trim_heap
+from streamkm.core.atomic_io import REPLACED, check_new_directory, named, replace_tree, working_directory, writing
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
+from streamkm.core.memory import memory_limit_bytes, resident_bytes, trim_heap
 from streamkm.core.progress import Progress
 from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, open_executor, under_limit
 from streamkm.estimators.input_rows import described, open_rows, read_invalid
@@ -28,16 +29,20 @@ from streamkm.fitting.state import FitState
 from streamkm.passes.excerpts import look_at_words
 from streamkm.passes.label_tables import (
     N_VALUES,
+    OF_PARTITIONS,
+    PARTITION,
     SUFFIXES,
     RowNames,
     Written,
     check_table_place,
     nearest_two,
+    write_centers,
+    write_partitions,
     write_table,
 )
 from streamkm.passes.labels import HeldLabels, check_labels_place, check_seen, label_pass, n_writes, write_labels
 from streamkm.passes.pass_context import PassContext
-from streamkm.passes.predict import lazy_map, map_rows
+from streamkm.passes.predict import lazy_map, map_rows, nearest_labels
 from streamkm.passes.reader import RowReader
 from streamkm.passes.sizes import UpdateSizes
 from streamkm.planning.fit_plan import plan_labels
@@ -260,6 +265,27 @@ def write_label_table(estimator: Any, source: RowSource, place: str, *, overwrit
     with labelling.context() as context, labelling.progress.stage("predict") as stage:
         found = map_rows(context, labelling.model, nearest_two, stage, wide=True)
         return write_table(found, labelling.model, place, stage, RowNames(source), overwrite=overwrite)
+
+
+def write_rows_by_cluster(estimator: Any, X: Any, path: Any, partition_by: str, *, overwrite: bool) -> Written:
+    """Read rows once to label them, into a file, and once to sort them; the directory appears when it is complete."""
+    if partition_by != PARTITION:
+        raise InvalidParameterError(f"partition_by={partition_by!r}; needed: {PARTITION!r} or None")
+    check_new_directory(path, OF_PARTITIONS, overwrite=overwrite)
+    source, target = open_rows(estimator, X, reset=False), Path(path)
+    rows = source.stored_rows(PARTITION)
+    with working_directory(target) as stage, named(stage, target), writing(target):
+        with open(stage / "labels", "wb") as file:
+            for labels in Labelling(estimator, source).values("predict", nearest_labels):
+                file.write(labels.tobytes())
+        place, centers = stage / "rows", np.asarray(estimator.cluster_centers_, np.float32)
+        place.mkdir()
+        room = memory_limit_bytes(estimator.memory_limit) - resident_bytes()
+        written = write_partitions(rows, stage / "labels", place, min(64 << 20, max(1 << 20, room // 8)))
+        write_centers(centers, current_model(estimator).names(np.arange(len(centers), dtype=np.int32)), place)
+        check_new_directory(path, OF_PARTITIONS, overwrite=overwrite)  # once more: the passes may have taken hours
+        replace_tree(place, target, stage / REPLACED)
+    return written
 
 
 def labelled(X: Any, column: str, predict: Callable[[Any], Any], features: Sequence[str], *, overwrite: bool) -> Any:

@@ -1,12 +1,17 @@
-"""Labels as a table (CSV or Parquet): row number or id, label, distances to two centers."""
+"""Labels as a table (CSV or Parquet): row number or id, label, distances to two centers; and rows written by cluster.
+
+Rows are sorted by label as files are sorted that exceed memory: in runs on disk, which are read by ranges of labels.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +25,7 @@ from streamkm.core.atomic_io import check_local, check_new, replace_file, workin
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, OutputError
 from streamkm.core.matrix import rows_between
 from streamkm.core.progress import Stage
+from streamkm.sources.arrow import one_chunk, stored_numbers
 from streamkm.sources.row_source import RowSource
 
 COLUMNS = ("label", "distance", "second_label", "second_distance")
@@ -27,6 +33,8 @@ N_VALUES = len(COLUMNS)  # of a row, as `nearest_two` gives them
 SUFFIXES = (".csv", ".parquet")  # of places of tables
 SCORE_BYTES = 1 << 24  # of distances to all centers that are held at a time
 PIECE_ROWS = 1 << 16  # that are written at a time
+PARTITION = "cluster"  # the key in the names of directories of rows
+OF_PARTITIONS = rf"{PARTITION}=-?[0-9]+|centers\.(npy|arrow)"  # names beside each other
 
 Piece = tuple[Any, list[tuple[NDArray[Any], NDArray[np.bool_]]]]
 """Names of some rows, and their values in each column, with those that are missing."""
@@ -34,11 +42,12 @@ Piece = tuple[Any, list[tuple[NDArray[Any], NDArray[np.bool_]]]]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The result of writing: rows, rows without a cluster, and the stage of the pass, if it was timed."""
+    """The result of writing: rows, rows without a cluster, the stage of the pass, if it was timed, and files."""
 
     n_rows: int
     n_skipped: int
     stage: Stage | None = None
+    n_files: int = 1
 
 
 def check_table_place(place: str | os.PathLike[str], *, overwrite: bool) -> str:
@@ -172,7 +181,7 @@ def _write_parquet(file: Any, column: str, pieces: Iterator[Piece]) -> None:
     writer = None
     try:
         for names, columns in pieces:
-            first = _arrow(names, np.zeros(len(names), bool)) if isinstance(names, np.ndarray) else names
+            first = _arrow(names) if isinstance(names, np.ndarray) else names
             table = pa.Table.from_arrays([first, *(_arrow(*each) for each in columns)], [column, *COLUMNS])
             writer = writer or pq.ParquetWriter(file, table.schema)
             writer.write_table(table)
@@ -181,14 +190,74 @@ def _write_parquet(file: Any, column: str, pieces: Iterator[Piece]) -> None:
             writer.close()
 
 
-def _arrow(values: NDArray[Any], missing: NDArray[np.bool_]) -> Any:
+def _arrow(values: NDArray[Any], missing: NDArray[np.bool_] | None = None) -> Any:
     """Values as an Arrow array with nulls; `pyarrow.array` would import pandas, some 50 MiB."""
     import pyarrow as pa
 
-    valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
+    has_nulls = missing is not None and missing.any()
+    valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if has_nulls else None
     return pa.Array.from_buffers(
         pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))]
     )
+
+
+def write_centers(centers: NDArray[np.float32], labels: NDArray[np.int32], place: Path) -> None:
+    """Write the centers (k, m), and with their labels as a table of Arrow with lists of m values."""
+    pa, _ = pyarrow_parquet()
+    np.save(place / "centers.npy", centers)
+    lists = pa.FixedSizeListArray.from_arrays(_arrow(centers.ravel()), centers.shape[1])
+    table = pa.Table.from_arrays([_arrow(labels), lists], [PARTITION, "center"])
+    with pa.ipc.new_file(os.fspath(place / "centers.arrow"), table.schema) as writer:
+        writer.write_table(table)
+
+
+def write_partitions(batches: Iterator[Any], labels: Path, place: Path, window_bytes: int) -> Written:
+    """Write rows below ``cluster=LABEL``, in their order; `labels`: a file of int32; sorted runs go beside `place`.
+
+    About four times `window_bytes` are held. A label has one file, or several of half a window and more.
+    """
+    pa, parquet = pyarrow_parquet()
+    counts, runs, n_bytes = Counter[int](), list[str](), 0
+
+    def window(batch: Any) -> int:
+        nonlocal n_bytes
+        n_bytes += batch.nbytes
+        pa.default_memory_pool().release_unused()  # else freed memory stays with the threads that decode
+        return n_bytes // window_bytes
+
+    with open(labels, "rb") as file:
+        for _, held in groupby(batches, window):
+            table = pa.Table.from_batches(held)
+            found = np.fromfile(file, np.int32, len(table))
+            counts.update(found.tolist())
+            runs.append(os.fspath(place.with_name(f"run-{len(runs)}")))
+            table = table.append_column(PARTITION, _arrow(found)).unify_dictionaries().combine_chunks()
+            table = table.sort_by(PARTITION)  # a stable sort
+            with pa.ipc.new_file(runs[-1], table.schema) as writer:
+                writer.write_table(table)
+    most = max(1, counts.total() * window_bytes // (2 * n_bytes))
+    before = dict(zip(sorted(counts), accumulate(counts[label] for label in sorted(counts)), strict=True))
+    for _, near in groupby(before, lambda label: label if counts[label] > most else -2 - before[label] // most):
+        asked, held = list(near), []
+        for run in runs:
+            pa.default_memory_pool().release_unused()
+            with pa.memory_map(run) as file:
+                table = pa.ipc.open_file(file).read_all()
+                start, stop = np.searchsorted(_labels(table), [asked[0], asked[-1] + 1])
+                held.append(table.take(_arrow(np.arange(start, stop))))  # a copy: what is mapped counts as memory
+            if run == runs[-1] or (len(asked) == 1 and sum(map(len, held)) >= most):
+                table, held = pa.concat_tables(held).unify_dictionaries().combine_chunks().sort_by(PARTITION), []
+                for start, stop in pairwise(np.flatnonzero(np.diff(_labels(table), prepend=-2, append=-2)).tolist()):
+                    folder = place / f"{PARTITION}={table.column(PARTITION)[start]}"
+                    folder.mkdir(parents=True, exist_ok=True)
+                    rows = table.slice(start, stop - start).drop_columns([PARTITION])
+                    parquet.write_table(rows, folder / f"part-{len(os.listdir(folder))}.parquet")
+    return Written(counts.total(), counts[-1], n_files=sum(1 for _ in place.rglob("*.parquet")))
+
+
+def _labels(table: Any) -> NDArray[np.int32]:
+    """The labels of rows that lie in one piece."""
+    return stored_numbers(one_chunk(table.column(PARTITION)))
 
 
 def pyarrow_parquet() -> tuple[Any, Any]:

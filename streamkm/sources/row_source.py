@@ -139,6 +139,11 @@ class RowSource(ABC):
         """Yield the values of a column that identifies rows."""
         raise NotImplementedError
 
+    def stored_rows(self, apart: str) -> Iterator[Any]:
+        """Batches of Arrow with all columns as stored; InvalidInputError: no Parquet, or a column named `apart`."""
+        told = f"{self.name} is no Parquet table, whose rows alone are written by {apart}; convert it, as by DuckDB: "
+        raise InvalidInputError(f"{told}COPY ... TO 'rows.parquet', or write labels alone to NAME.parquet")
+
     def details(self) -> dict[str, str]:
         """Describe the storage by labels and texts for people. Reads no rows, or a few at the head."""
         return {"not stored": lost} if (lost := self.origin.missing_chunks) else {}
@@ -203,6 +208,9 @@ class WrappedSource(RowSource):
 
     def ids(self) -> Iterator[Any]:
         return self.source.ids()
+
+    def stored_rows(self, apart: str) -> Iterator[Any]:
+        return self.source.stored_rows(apart)
 
     def take_read_bytes(self) -> int:
         return self.source.take_read_bytes()

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.arrow import guarded, readable
 from streamkm.sources.chunks import Access
 from streamkm.sources.remote import Address
+from streamkm.sources.tables.columns import without
 from streamkm.sources.tables.row_groups import HEAD_ROWS, RowGroupTable
 
 _BATCH_BYTES = 1 << 21  # decoded, of what pyarrow gives at once
@@ -30,9 +32,22 @@ class ParquetTable(RowGroupTable):
 
     def _batches(self, part: int, units: list[int], names: list[str]) -> Iterator[Any]:
         row_bytes = max(8 * len(names), self._layout.row_bytes)
-        n_rows = min(1 << 16, max(1 << 10, _BATCH_BYTES // row_bytes)) if self._layout.columns else HEAD_ROWS
+        n_rows = (
+            min(1 << 16, max(1 << 10, _BATCH_BYTES // row_bytes))
+            if len(names) <= len(self._layout.columns)
+            else HEAD_ROWS
+        )
         with parquet_file(self.paths[part], f", row group {units[0]:,} or later") as file:
             yield from file.iter_batches(n_rows, row_groups=units, columns=names, use_threads=True)
+
+    def stored_rows(self, apart: str) -> Iterator[Any]:
+        names = [*self._names[0], *without(self._options.keys.get(0, {}), self._names[0])]
+        if apart in names or self._differ:
+            wrong = (
+                f"a column {apart!r}: rename it" if apart in names else "files of several schemas: name those of one"
+            )
+            raise InvalidInputError(f"{self.name} has {wrong}, to write rows by {apart}")
+        return self._columns(names)
 
 
 @contextmanager

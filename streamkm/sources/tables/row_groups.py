@@ -145,6 +145,7 @@ class RowGroupTable(BatchTable):
         self.name = name_of(self.paths)
         schemas, self._names, units = zip(*map(self._look, self.paths), strict=True)
         rows = np.array([n_rows for of_file in units for n_rows in of_file], np.int64)
+        self._differ = any(not schema.equals(schemas[0]) for schema in schemas)
         self._parts = np.repeat(np.arange(len(units)), [len(of_file) for of_file in units])
         self._begins = np.concatenate([[0], np.cumsum(rows)])
         self._firsts = self._begins[np.searchsorted(self._parts, np.arange(len(units)))]  # rows in front of each file
