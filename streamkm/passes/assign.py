@@ -255,9 +255,7 @@ class Observe(Pass[ObserveState, None, Observed]):
     def memory(sizes: UpdateSizes, reading: ReadingMemory) -> PassMemory:
         """Memory of an update: centers, sums of each call, and, between its passes, copies of the coreset."""
         centers = 8 * sizes.n_clusters * sizes.n_features
-        end = 0
-        if sizes.coreset_bytes:
-            end = FOLLOW_CENTERS * centers + FOLLOW_CORESETS * sizes.coreset_bytes
+        end = FOLLOW_CENTERS * centers + FOLLOW_CORESETS * sizes.coreset_bytes if sizes.coreset_bytes else 0
         return PassMemory(
             kept=HELD_CENTERS * centers,
             state=centers + profile_bytes(sizes.n_clusters),

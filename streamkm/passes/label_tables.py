@@ -36,8 +36,8 @@ PIECE_ROWS = 1 << 16  # that are written at a time
 PARTITION = "cluster"  # the key in the names of directories of rows
 OF_PARTITIONS = rf"{PARTITION}=-?[0-9]+|centers\.(npy|arrow)"  # names beside each other
 
-Piece = tuple[Any, list[tuple[NDArray[Any], NDArray[np.bool_]]]]
-"""Names of some rows, and their values in each column, with those that are missing."""
+Piece = tuple[Any, list[Any]]
+"""Names of some rows, and their values in each column, masked where they are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +148,15 @@ def write_table(
     return Written(stage.rows, n_skipped, stage)
 
 
-def _columns(found: NDArray[np.float64], model: Model) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_]]]:
-    """Columns of some rows, and masks of missing values; a row without a cluster has the label -1."""
+def _columns(found: NDArray[np.float64], model: Model) -> Iterator[Any]:
+    """Columns of some rows, missing values masked; a row without a cluster has the label -1."""
     missing = np.isnan(found)
     for at in range(N_VALUES):
         values = found[:, at]
         if at % 2 == 0:
             values = np.where(missing[:, at], -1, values).astype(np.int32)
             values[values >= 0] = model.names(values[values >= 0])
-        yield values, missing[:, at] & (at > 0)
+        yield np.ma.MaskedArray(values, missing[:, at] & (at > 0))
 
 
 def _write_csv(file: BinaryIO, column: str, pieces: Iterator[Piece]) -> None:
@@ -166,9 +166,7 @@ def _write_csv(file: BinaryIO, column: str, pieces: Iterator[Piece]) -> None:
     try:
         lines.writerow((column, *COLUMNS))
         for names, columns in pieces:
-            cells = [values.astype(object) for values, _ in columns]
-            for column_cells, (_, missing) in zip(cells, columns, strict=True):
-                column_cells[missing] = ""
+            cells = [values.astype(object).filled("") for values in columns]
             first = names.tolist() if isinstance(names, np.ndarray) else names.to_pylist()
             lines.writerows(zip(first, *cells, strict=True))
     finally:
@@ -182,7 +180,8 @@ def _write_parquet(file: Any, column: str, pieces: Iterator[Piece]) -> None:
     try:
         for names, columns in pieces:
             first = _arrow(names) if isinstance(names, np.ndarray) else names
-            table = pa.Table.from_arrays([first, *(_arrow(*each) for each in columns)], [column, *COLUMNS])
+            values = [_arrow(each.data, each.mask) for each in columns]
+            table = pa.Table.from_arrays([first, *values], [column, *COLUMNS])
             writer = writer or pq.ParquetWriter(file, table.schema)
             writer.write_table(table)
     finally:

@@ -103,7 +103,7 @@ class HeldLabels(Sink[Any]):
 
     def count(self) -> Self:
         """Count labels that are -1 on the workers."""
-        self.n_skipped = sum(self._executor.map("skipped", _n_skipped, self.handles))
+        self.n_skipped = sum(self._executor.map("skipped", count_skipped, self.handles))
         return self
 
     def gather(self) -> NDArray[np.int32]:
@@ -237,7 +237,7 @@ def count_skipped(labels: Any) -> int:
     """Labels that are -1, in an array, in held labels after `count`, or in the result of `open_labels`."""
     if isinstance(labels, HeldLabels):
         return labels.n_skipped
-    return _n_skipped(labels) if isinstance(labels, np.ndarray) else int(labels.attrs[SKIPPED])
+    return int(np.count_nonzero(labels < 0) if isinstance(labels, np.ndarray) else labels.attrs[SKIPPED])
 
 
 def _storage_chunks(held: HeldLabels, bounds: NDArray[np.int64]) -> Iterator[list[Any]]:
@@ -260,8 +260,4 @@ def _write_item(item: list[Any], path: str) -> int:
     labels = np.concatenate(pieces)[skipped : skipped + stop - start]
     with writing(path):
         array[start:stop] = labels
-    return _n_skipped(labels)
-
-
-def _n_skipped(labels: NDArray[np.int32]) -> int:
-    return int(np.count_nonzero(labels < 0))
+    return count_skipped(labels)

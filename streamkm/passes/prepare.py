@@ -20,8 +20,7 @@ from streamkm.engine.passes import Pass
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import Invalid, ValidRows
-from streamkm.passes.sizes import FitSizes
-from streamkm.passes.sketch import sketch_pass
+from streamkm.passes.sketch import FindSketch, sketch_pass
 from streamkm.preparation import Preparation
 from streamkm.preparation.moments import SUM_BYTES, FillFit, MomentsFit, quartile_scaling
 from streamkm.preparation.preparation import FILL, FOUND, kind_of
@@ -115,30 +114,16 @@ def _found(context: PassContext, step: str, record: str, sample_rows: int, progr
 
 
 @dataclass(frozen=True, slots=True)
-class PreparationSums(Pass[NDArray[np.float64] | None, None, tuple[Scaling | Fill, int]]):
+class PreparationSums(FindSketch):
     """Means of all columns, and their deviations if rows are scaled."""
 
-    fit: MomentsFit | FillFit
     name: str  # of the source, for messages
     n_features: int | None
-
-    @staticmethod
-    def memory(sizes: FitSizes) -> PassMemory:
-        """Memory of the sums."""
-        return PassMemory(state=sizes.sums_bytes)
 
     @property
     def state_bytes(self) -> float:
         """Bytes of the sums; infinite if the number of columns is unknown."""
         return SUM_BYTES * self.n_features if self.n_features else math.inf
-
-    def step(self, state: NDArray[np.float64] | None, rows: ValidRows) -> tuple[NDArray[np.float64], None]:
-        """Add rows to the sums."""
-        return self.fit.step(state, rows.X, rows.weights), None
-
-    def join(self, first: NDArray[np.float64] | None, second: NDArray[np.float64] | None) -> NDArray[np.float64]:
-        """Add sums up."""
-        return self.fit.join([each for each in (first, second) if each is not None])
 
     def finish(self, state: NDArray[np.float64] | None) -> tuple[Scaling | Fill, int]:
         """Return the statistics and the number of rows."""

@@ -29,7 +29,7 @@ from streamkm.passes.gathered import BlockTotals, Gathered, SavedRows
 from streamkm.passes.pass_context import PassContext
 from streamkm.passes.reader import RowReader, SourceRows, ValidRows
 from streamkm.passes.sketch_rows import SketchRows
-from streamkm.sketches.base_sketch import Sketch, SketchFit, SketchFitBytes
+from streamkm.sketches.base_sketch import Sketch, SketchFitBytes
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.row_source import RowSource
 
@@ -202,10 +202,10 @@ def count_pass(context: PassContext, stage: Stage) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, slots=True)
-class FindSketch(Pass[Any, None, Sketch]):
-    """The pass that finds a sketch: sums over all rows."""
+class FindSketch(Pass[Any, None, Any]):
+    """The pass that finds a sketch, or the statistics of a step: sums over all rows."""
 
-    fit: SketchFit
+    fit: Any  # a `SketchFit`, or what finds a step
 
     @staticmethod
     def memory(fit: SketchFitBytes, kept: int, *, reads: bool = True) -> PassMemory:
@@ -223,9 +223,9 @@ class FindSketch(Pass[Any, None, Sketch]):
 
     def join(self, first: Any, second: Any) -> Any:
         """Add sums up."""
-        return self.fit.join([first, second])
+        return self.fit.join([each for each in (first, second) if each is not None])
 
-    def finish(self, state: Any) -> Sketch:
+    def finish(self, state: Any) -> Any:
         """Make the sketch."""
         return self.fit.finish(state)
 

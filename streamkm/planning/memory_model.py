@@ -17,7 +17,6 @@ from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, count_runs, run_len
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.passes.assign import DRAWN_SLACK, LABEL_BYTES, Assign
 from streamkm.passes.gathered import PICKED_ROW_BYTES, node_rows
-from streamkm.passes.prepare import PreparationSums
 from streamkm.passes.sizes import ClusterOn, FitSizes
 from streamkm.passes.sketch import FindSketch
 from streamkm.passes.sketch_rows import Evenly, SketchRows
@@ -85,7 +84,7 @@ class MemoryModel(FitSizes):
             polishing = sketched + blocks + floats + self._steps(self.rows.center_features, self.kept_rows)
             stages["polish"] = max(polishing, stages["cluster"])  # which heaps may still hold
         if self.sums_bytes:
-            stages["prepare"] = reading.peak(PreparationSums.memory(self))
+            stages["prepare"] = reading.peak(FindSketch.memory(SketchFitBytes(self.sums_bytes, 0, 0), 0))
         if self.ahead:
             n_ahead = n_rows_ahead(self.rows.n_rows, n_features, self.rows.n_components)
             stages["ahead"] = reading.peak(Evenly.memory(n_ahead, self.rows.row_bytes))
