@@ -169,10 +169,9 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))
         left = source.details().get("left out", "").replace("not among columns=", "no feature of the fit")
         new = ", ".join(f"{n:,} of {name}" for name, n in UNSEEN.items() if n)  # of this process, not of a cluster's
-        more = [("new values", new and f"{new}: the fit had not seen them"), ("left out", left)]
-        rows = ("rows", rows_text(told.n_rows, told.n_skipped))
-        place = ("labels", output) if by is None else ("partitions", f"{output} ({told.n_files:,} files)")
-        talk.say([rows, *(pair for pair in more if pair[1]), place, talk.time()])
+        seen = [("new values", new and f"{new}: the fit had not seen them"), ("left out", left)]
+        lines = [("rows", rows_text(told.n_rows, told.n_skipped)), *seen, ("files", f"{told.n_files:,}" if by else "")]
+        talk.say([*(line for line in lines if line[1]), ("labels", output), talk.time()])
 
 
 @click.command(hidden=True)

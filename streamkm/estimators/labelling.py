@@ -18,12 +18,12 @@ from sklearn.utils.validation import check_is_fitted
 from streamkm.cluster.model import Model
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.atomic_io import REPLACED, check_new_directory, named, replace_tree, working_directory, writing
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
+from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.memory import memory_limit_bytes, resident_bytes, trim_heap
 from streamkm.core.progress import Progress
 from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, open_executor, under_limit
 from streamkm.estimators.input_rows import described, open_rows, read_invalid
-from streamkm.estimators.validation import Weights, centers_dtype, joined
+from streamkm.estimators.validation import Weights, centers_dtype, check_value, joined, one_of
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.state import FitState
 from streamkm.passes.excerpts import look_at_words
@@ -269,8 +269,7 @@ def write_label_table(estimator: Any, source: RowSource, place: str, *, overwrit
 
 def write_rows_by_cluster(estimator: Any, X: Any, path: Any, partition_by: str, *, overwrite: bool) -> Written:
     """Read rows once to label them, into a file, and once to sort them; the directory appears when it is complete."""
-    if partition_by != PARTITION:
-        raise InvalidParameterError(f"partition_by={partition_by!r}; needed: {PARTITION!r} or None")
+    check_value("partition_by", partition_by, one_of((PARTITION,)))
     check_new_directory(path, OF_PARTITIONS, overwrite=overwrite)
     source, target = open_rows(estimator, X, reset=False), Path(path)
     rows = source.stored_rows(PARTITION)
