@@ -193,8 +193,7 @@ def _arrow(values: NDArray[Any], missing: NDArray[np.bool_] | None = None) -> An
     """Values as an Arrow array with nulls; `pyarrow.array` would import pandas, some 50 MiB."""
     import pyarrow as pa
 
-    has_nulls = missing is not None and missing.any()
-    valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if has_nulls else None
+    valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing is not None and missing.any() else None
     return pa.Array.from_buffers(
         pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))]
     )
@@ -225,8 +224,8 @@ def write_partitions(batches: Iterator[Any], labels: Path, place: Path, window_b
         return n_bytes // window_bytes
 
     with open(labels, "rb") as file:
-        for _, held in groupby(batches, window):
-            table = pa.Table.from_batches(held)
+        for _, some in groupby(batches, window):
+            table = pa.Table.from_batches(some)
             found = np.fromfile(file, np.int32, len(table))
             counts.update(found.tolist())
             runs.append(os.fspath(place.with_name(f"run-{len(runs)}")))
