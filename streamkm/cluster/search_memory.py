@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamkm.cluster.centers.index import FEWEST_CENTERS, held_index_bytes, index_bytes
 from streamkm.cluster.centers.neighbours import held_neighbours_bytes, neighbours_bytes
@@ -14,7 +14,7 @@ SEARCH_COPIES = 12  # of the centers
 SEARCH_SETS = 5  # of rows that starts are searched on: drawn, joined, shuffled, around their mean
 ALL_SETS = 4  # of all rows in blocks, where starts are searched on them, or on most as clusters are split later
 DRAWING_BYTES = 22 * MIB  # what each thread leaves that draws them, two at most; measured
-PORTION_SETS, PORTION_ROW_BYTES = 1.5, 128  # of rows that starts are searched on in portions: rows, and numbers of each
+PORTION_SETS, SEARCHED_ROW_BYTES = 1.5, 128  # of rows that starts are searched on in portions; numbers of a row
 STEP_CENTERS = 3  # of many clusters, while a step gathers sums: those it began with, means of the last, those to start
 STEP_LABELS = 3  # labels of a row in a step of Lloyd's algorithm with many centers: the last, the new, one of a sum
 LAYOUT_ROWS = 3  # of float64, while centers are laid out
@@ -69,12 +69,11 @@ def search_bytes(centers: CenterSizes, n_rows: int, row_bytes: int, drawn_rows: 
 
     `drawn_rows`: rows that starts are searched on, in `n_portions` successive portions.
     """
-    drawn = min(drawn_rows, n_rows)
+    drawn, k = min(drawn_rows, n_rows), -(-centers.n_clusters // n_portions)
+    searching = SEARCH_COPIES * 8 * k * centers.width + replace(centers, n_clusters=k).near_bytes()
     if n_portions == 1:
         copied = drawn if drawn < n_rows else 0
         left = min(DRAWING_BYTES, n_rows * row_bytes) * min(2, centers.n_threads) * (copied > 0)
-        return SEARCH_COPIES * centers.double_bytes + SEARCH_SETS * copied * (PLACED_ROW_BYTES + row_bytes) + left
-    k, width, rows = -(-centers.n_clusters // n_portions), centers.width, -(-drawn // n_portions)
-    near = max(index_bytes(k, width, 1), neighbours_bytes(k, width, centers.n_threads, centers.itemsize))
-    found = rows * int(PORTION_SETS * row_bytes + PORTION_ROW_BYTES) + 2 * n_rows  # beside labels of coarse clusters
-    return centers.double_bytes + found + SEARCH_COPIES * 8 * k * width + near
+        return searching + SEARCH_SETS * copied * (PLACED_ROW_BYTES + row_bytes) + left
+    found = -(-drawn // n_portions) * int(PORTION_SETS * row_bytes + SEARCHED_ROW_BYTES)
+    return centers.double_bytes + found + 2 * n_rows + searching  # with labels of coarse clusters

@@ -129,7 +129,7 @@ class StreamKMeans(DescribedKMeans):
     memory_limit : "auto", int, float, str or dict, default="auto"
         Largest resident memory of this process: bytes, text like "1 GiB", or a share of the machine's or container's
         memory like 0.5 or "50%". "auto": 80 % of it. The fit is planned to stay within it, by the data and by what the
-        process already holds (`process_memory` of the plan, in steps of 64 MiB); a dict repeats a plan in another
+        process already holds (`process_memory` of the plan, in steps of 32 MiB); a dict repeats a plan in another
         process: ``{"limit": "1 GiB", "process_memory": "256 MiB"}``, or "1 GiB, process 256 MiB". A fit that does not
         fit is refused before the first read; without a limit, also if the machine has too little free memory. A line of
         text that is too long is refused when it is read, if no plan saw it. The process that compiles kernels is not

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from streamkm.cluster.model import Space
 from streamkm.cluster.normalization import MOST_FEATURES
 from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
-from streamkm.cluster.search_memory import ALL_SETS, PLACED_ROW_BYTES, CenterSizes, search_bytes
+from streamkm.cluster.search_memory import ALL_SETS, PLACED_ROW_BYTES, SEARCHED_ROW_BYTES, CenterSizes, search_bytes
 from streamkm.core.memory import human_bytes
 from streamkm.engine.dask_workers import Reading, WorkerMemory, count_shards
 from streamkm.engine.pass_memory import MIB, READ_BYTES
@@ -67,8 +67,7 @@ class MemoryModel(FitSizes):
         """Resident bytes of each stage at its peak, above what the process holds beside data."""
         reading, blocks, n_features = self.reading, self._held_blocks(), self.rows.n_features
         sketched = self.sample_bytes + self.kept_rows * (8 + self.rows.block_row_bytes)
-        # sparse rows of more features are not moved
-        framing = FRAME_ROWS * 8 * n_features * (self.fitted or n_features <= MOST_FEATURES)
+        framing = FRAME_ROWS * 8 * n_features * (self.fitted or n_features <= MOST_FEATURES)  # sparse: else not moved
         # what readers do not give back, and their library, of which 31 MiB were measured
         left = reading.n_threads * READ_BYTES * (self.cluster_on != "spilled") + reading.producer_bytes * self.many
         n_fitted = min(self.kept_rows, pca_rows(n_features, self.rows.n_components))  # rows of directions
@@ -113,18 +112,23 @@ class MemoryModel(FitSizes):
 
     def _iterating(self) -> int:
         """Bytes of the search for centers, without the rows that they are searched on."""
-        in_blocks = self.cluster_on in ("blocks", "spilled")
-        few = {"sample": self.kept_rows, "coreset": min(self.coreset_rows, self.rows.n_rows)}
-        n_rows = few.get(self.cluster_on, self.rows.n_rows)
+        in_blocks, rows = self.cluster_on in ("blocks", "spilled"), self.rows
+        few = {"sample": self.kept_rows, "coreset": min(self.coreset_rows, rows.n_rows)}
+        n_rows = few.get(self.cluster_on, rows.n_rows)
         searching = self.searching_bytes(n_rows, in_blocks=in_blocks)
-        steps = self._steps(self.rows.n_components, n_rows, in_blocks=in_blocks)
+        steps = self._steps(rows.n_components, n_rows, in_blocks=in_blocks)
+        # moved around their mean: all searched rows, or the sample before portions
+        moved = (self.kept_rows if in_blocks else n_rows) * (self.n_portions > 1 or n_rows <= self.chosen.searched_rows)
+        twice = not rows.sample_floats and rows.n_components == rows.n_features  # whether the sample is counted twice
+        around = max(0, moved - twice * self.kept_rows) * (rows.block_row_bytes + SEARCHED_ROW_BYTES) * rows.dense
+        searching = max(searching, around) if self.n_portions > 1 else searching + around
         return max(searching, steps) if self.many else searching + steps  # many centers: searched rows are freed first
 
     def searching_bytes(self, n_rows: int, *, in_blocks: bool = True) -> int:
         """Bytes of the search for starts on `n_rows` rows, or on rows drawn from them, without these rows."""
         centers, chosen, row_bytes = self.centers(self.rows.n_components), self.chosen, self.rows.block_row_bytes
         searching = search_bytes(centers, n_rows, row_bytes, chosen.searched_rows, self.n_portions)
-        if in_blocks and chosen.sample_rows < n_rows <= chosen.searched_rows:
+        if in_blocks and self.n_portions == 1 and chosen.sample_rows < n_rows <= chosen.searched_rows:
             searching += ALL_SETS * n_rows * (PLACED_ROW_BYTES + row_bytes)
         return searching
 
@@ -169,11 +173,9 @@ def n_rows_ahead(n_rows: int, n_features: int, n_components: int) -> int:
     return min(pca_rows(n_features, n_components), max(FEWEST_AHEAD * n_components, int(MOST_AHEAD * n_rows)))
 
 
-STEP_BYTES = 64 * MIB  # plans are the same wherever processes hold about the same
-LEAST_BYTES = 128 * MIB  # a process with NumPy, SciPy, scikit-learn and numba; rows may not be resident before a pass
-FIRST_BYTES = 64 * MIB  # by which a first fit grows: kernels from the cache and what runs them, 44 to 51 MiB measured
+LEAST_BYTES = 173 * MIB  # of a worker: its connections and libraries
+STEP_BYTES = 64 * MIB  # by which its first fit grows; plans are the same where workers hold about the same
 JOINED_COPIES = 4  # of a row sample: as it arrives, joined, and packed for the client; 3.7 to 4.4 measured
-DISTRIBUTED_BYTES = 45 << 20  # of a worker's connections and libraries
 HELD_SHARE = 0.7  # of a worker's limit: above it, Dask writes what the worker holds to disk
 
 
@@ -205,7 +207,7 @@ class PlannedWorkers:
         if not workers:
             return None
         # a worker that has run nothing has yet to load this package
-        held = max(LEAST_BYTES + DISTRIBUTED_BYTES, *(worker.held_bytes for worker in workers)) + FIRST_BYTES
+        held = max(LEAST_BYTES, *(worker.held_bytes for worker in workers)) + STEP_BYTES
         threads = [worker.n_threads for worker in workers]
         return cls(
             n_workers=len(workers),

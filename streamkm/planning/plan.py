@@ -91,7 +91,7 @@ class Plan(MemoryPlan, Sizes, PlannedSketch, Lines):
     # room for rows that stay in memory once they are read, so that later passes read nothing; 0: each pass reads them
     cached_bytes: int = 0
     memory_model: MemoryModel  # of the projection
-    # beside data, in steps of 64 MiB: measured before the fit, or given with the limit
+    # beside data, in steps of 32 MiB: measured before the fit, or given with the limit
     process_memory: int
     # memory of the workers of a Dask cluster, which read rows and hold those that are sketched; None without one
     workers: PlannedWorkers | None = None
@@ -148,8 +148,7 @@ class Plan(MemoryPlan, Sizes, PlannedSketch, Lines):
     def _fits(self, sizes: MemoryModel, n_features: int, space: Space, n_threads: int) -> bool:
         """Whether the projection for centers of `n_features` features keeps the limits, here and on workers."""
         rows = replace(sizes.rows, n_features=n_features, n_occurring=0)  # all features may occur
-        reading = replace(sizes.reading, n_threads=n_threads)
-        sizes = replace(sizes, rows=rows, reading=reading, space=space)
+        sizes = replace(sizes, rows=rows, reading=replace(sizes.reading, n_threads=n_threads), space=space)
         budget = MemoryBudget(self.limit_bytes, self.base_bytes, self.process_memory, workers=self.workers)
         return budget.excess_bytes(sizes) <= 0
 
@@ -254,8 +253,7 @@ def with_cached_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Pla
         return plan
     if rows.n_rows is None:
         needed = min(room, int(ESTIMATE_SLACK * needed))
-    memory = {name: size + needed for name, size in plan.memory.items()}
-    return replace(plan, cached_bytes=needed, memory=memory)
+    return replace(plan, cached_bytes=needed, memory={name: size + needed for name, size in plan.memory.items()})
 
 
 def plan_memory(

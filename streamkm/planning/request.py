@@ -255,7 +255,8 @@ def regimes(request: FitRequest, sample_rows: int, *, on_cluster: bool = False) 
     else:
         why = "on all rows, in the space of their labels"
         room = "the workers' memory" if on_cluster else "memory"
-        found["coreset"] = f"on a sensitivity coreset of the sketched rows: all of them would not fit in {room}"
+        if on_cluster or n_rows is None or n_rows > default_size(request.n_clusters):  # else it would have all rows
+            found["coreset"] = f"on a sensitivity coreset of the sketched rows: all of them would not fit in {room}"
     if on_cluster:  # workers hold the rows, and nothing of them is written here
         return {"blocks": why, **found}
     spilled = why if request.rereads else f"{why}; what memory does not hold of them is written to disk"

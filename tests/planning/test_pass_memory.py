@@ -95,6 +95,7 @@ PASS_OF = {
     "refine": "assign",
 }
 NARROW, WIDE, FEWER = (1_500_000, 16), (100_000, 784), (60_000, 784)
+BYTES, FEW_OF_MANY = (400_000, 128), (100_000, 128)
 FEW = 1000
 SAMPLED = {"sketch", "seed", "lloyd", "polish", "assign"}
 
@@ -104,13 +105,13 @@ def rows(disk):
     """A function that writes rows of a shape once, and gives their file."""
 
     @cache
-    def written(shape):
-        path = disk / f"rows{shape[0]}x{shape[1]}.npy"
-        array = np.lib.format.open_memmap(path, "w+", np.float32, shape)
+    def written(shape, kind="f4"):
+        path = disk / f"rows{shape[0]}x{shape[1]}{kind}.npy"
+        array = np.lib.format.open_memmap(path, "w+", kind, shape)
         rng = np.random.default_rng(0)
         for start in range(0, shape[0], 100_000):
             part = array[start : start + 100_000]
-            part[:] = rng.standard_normal(part.shape, np.float32)
+            part[:] = rng.standard_normal(part.shape, np.float32) if kind == "f4" else rng.integers(0, 256, part.shape)
         del array
         return path
 
@@ -132,12 +133,12 @@ def held(rows, disk):
     return peak
 
 
-def measured(rows, held, out, program, shape, limit, **given):
+def measured(rows, held, out, program, shape, limit, kind="f4", **given):
     """Peaks of all passes and searches, and what was said of them, beside what the process holds in a fit of few rows.
 
     The peak "between" is that of what runs outside of all stages.
     """
-    got = run(program, rows(shape), limit, given, out / "store.zarr")
+    got = run(program, rows(shape, kind), limit, given, out / "store.zarr")
     said = {name: held(shape[1], limit) + size for name, size in got["said"].items()}
     return got["peaks"], said
 
@@ -163,6 +164,14 @@ def measured(rows, held, out, program, shape, limit, **given):
                 ),
                 ("ahead", FIT, WIDE, "1 GiB", {"n_clusters": 20, "sketch": "pca"}, {"ahead", "sketch", "assign"}),
                 ("many clusters", FIT, WIDE, "2 GiB", {"n_clusters": 2000}, {"sketch", "epochs", "assign"}),
+                (
+                    "bytes", FIT, BYTES, "1 GiB", {"n_clusters": 1024, "max_iter": 2, "refine": 0, "kind": "u1"},
+                    {"sketch", "seed", "lloyd", "assign"},
+                ),
+                (
+                    "many clusters of few rows", FIT, FEW_OF_MANY, "600 MiB",
+                    {"n_clusters": 8192, "max_iter": 2, "refine": 0, "kind": "u1"}, {"sketch", "seed", "assign"},
+                ),
                 (
                     "kernel", KERNEL_FIT, WIDE, "1 GiB", {"n_clusters": 20, "fit_on": "all"},
                     {"sketch", "landmarks", "gram", "lloyd", "assign"},

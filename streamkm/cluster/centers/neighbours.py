@@ -35,7 +35,8 @@ def neighbours_bytes(n_clusters: int, width: int, n_threads: int, itemsize: int)
     """Memory of the lists under construction, with each thread's comparisons; 0 where there are none."""
     if n_clusters < FEWEST_CENTERS:
         return 0
-    return held_neighbours_bytes(n_clusters, width, n_threads, itemsize) + 2 * 4 * max(SCORED_ENTRIES, n_clusters)
+    n_scored = min(max(1, SCORED_ENTRIES // n_clusters), -(-n_clusters // (2 * group_size(n_clusters))))  # groups
+    return held_neighbours_bytes(n_clusters, width, n_threads, itemsize) + 2 * 4 * n_scored * n_clusters
 
 
 def held_neighbours_bytes(n_clusters: int, width: int, n_threads: int, itemsize: int) -> int:

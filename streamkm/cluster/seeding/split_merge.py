@@ -243,7 +243,9 @@ def search_nearby(
         changed = best.centers.copy()
         for split, removed in swaps:
             changed[split], changed[removed] = halves[split]
-        tried = _stepped(pieces, changed, _moved_on(pieces, near, found, np.array([removed for _, removed in swaps])))
+        labels = _moved_on(pieces, near, found, np.array([removed for _, removed in swaps]))
+        del near  # a step lays out lists of its own
+        tried = _stepped(pieces, changed, labels)
         for _ in range(STEPS - 1):
             tried = _stepped(pieces, tried.centers, tried.labels, tried.lists)
         logger.debug("round %d: %d swaps, inertia %.6g -> %.6g", round_, len(swaps), best.inertia, tried.inertia)
@@ -261,9 +263,7 @@ def _moved_on(
     pieces: LocalBlocks, near: Neighbourhood, labels: NDArray[np.int32], removed: NDArray[np.int64]
 ) -> NDArray[np.int32]:
     """Move the labels of removed clusters to the next center near their rows."""
-    gone = np.zeros(len(near.columns), np.bool_)
-    gone[removed] = True
-    rows = np.flatnonzero(gone[labels])
+    rows = np.flatnonzero(np.isin(labels, removed))
     if not len(rows):
         return labels
     out = labels.copy()
