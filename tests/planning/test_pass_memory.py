@@ -95,7 +95,7 @@ PASS_OF = {
     "refine": "assign",
 }
 NARROW, WIDE, FEWER = (1_500_000, 16), (100_000, 784), (60_000, 784)
-BYTES, FEW_OF_MANY = (400_000, 128), (100_000, 128)
+BYTES, FEW_OF_MANY = (65_000, 512), (100_000, 128)
 FEW = 1000
 SAMPLED = {"sketch", "seed", "lloyd", "polish", "assign"}
 
