@@ -274,9 +274,11 @@ def write_rows_by_cluster(estimator: Any, X: Any, path: Any, partition_by: str, 
     source, target = open_rows(estimator, X, reset=False), Path(path)
     rows = source.stored_rows(PARTITION)
     with working_directory(target) as stage, named(stage, target), writing(target):
-        with open(stage / "labels", "wb") as file:
-            for labels in Labelling(estimator, source).values("predict", nearest_labels):
-                file.write(labels.tobytes())
+        labelling = Labelling(estimator, source)
+        with labelling.context() as context, labelling.progress.stage("predict") as predicting:
+            parts = map_rows(context, labelling.model, nearest_labels, predicting)
+            with open(stage / "labels", "wb") as file:
+                file.writelines(labels.tobytes() for labels in parts)
         place, centers = stage / "rows", np.asarray(estimator.cluster_centers_, np.float32)
         place.mkdir()
         room = memory_limit_bytes(estimator.memory_limit) - resident_bytes()
