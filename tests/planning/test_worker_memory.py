@@ -16,7 +16,7 @@ from streamkm.core.memory import total_memory
 from streamkm.engine import cluster_memory
 from streamkm.engine.dask_workers import SHARD_ROWS, WorkerMemory
 from streamkm.engine.pass_memory import MIB, READ_BYTES
-from streamkm.estimators import kmeans
+from streamkm.estimators import labelling
 from streamkm.estimators.kmeans import settings_of
 from streamkm.planning.memory_model import HELD_SHARE, PlannedWorkers
 from streamkm.sources.chunks import ChunkRuns
@@ -201,15 +201,15 @@ def test_fits_by_workers_with_little_memory_and_without_a_limit(tmp_path):
 def test_epochs_of_kernel_fits_keep_the_limit_of_workers(monkeypatch):
     source, told = UnreadSource(400_000, 32), {}
     fit = StreamKernelKMeans(100, fit_on="all", n_landmarks=200, random_state=0)
-    monkeypatch.setattr(kmeans, "is_on_cluster", lambda _: True)
+    monkeypatch.setattr(labelling, "is_on_cluster", lambda _: True)
     for mib in (4096, 700, 640):
-        monkeypatch.setattr(kmeans, "cluster_memory", lambda _, mib=mib: workers_of(mib * MIB))
+        monkeypatch.setattr(labelling, "cluster_memory", lambda _, mib=mib: workers_of(mib * MIB))
         found = fit.plan(source)
         told[mib] = found.epoch_room, found.epochs(fit._chosen(source, 0)[1], 400_000, stored=None, here=False)
     rooms = [room.gathered for room, _ in told.values()]
     assert rooms[0] > 400_000 > rooms[1] > rooms[2]
     assert (told[4096][1].place, told[4096][1].n_drawn) == ("worker", None)
     assert told[640][1].n_drawn == 102_400
-    monkeypatch.setattr(kmeans, "cluster_memory", lambda _: workers_of(400 * MIB))
+    monkeypatch.setattr(labelling, "cluster_memory", lambda _: workers_of(400 * MIB))
     with pytest.raises(MemoryLimitError, match="start workers with a memory limit of at least"):
         fit.plan(source)
