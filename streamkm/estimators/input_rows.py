@@ -51,28 +51,21 @@ _ENCODE = 'a frame X as open_source(X, categories="onehot")'
 
 def _reason(X: Any, name: str) -> str | None:
     """The first value that Python does not read as a number, and its place; None if there is none."""
-    if is_frame(X):
-        columns = ((np.asarray(X[column])[:, None], f"column {column!r} of the {name}") for column in X.columns)
-        return next((told for values, what in columns if (told := _of_values(values, what, in_frame=True))), None)
-    return None if sp.issparse(X) else _of_values(np.asarray(X), name)
-
-
-def _of_values(values: NDArray[Any], what: str, *, in_frame: bool = False) -> str | None:
-    """The first value of a matrix, or of a column, that Python does not read as a number."""
-    kind = values.dtype.kind
-    if in_frame and kind in "Mm":
-        remedy = 'Drop or convert that column, or read days: open_source(X, dates="days")'
-        return f"{what} has type {values.dtype}; features must be numbers. {remedy}"
-    for (row, column), value in np.ndenumerate(values.astype(object)) if values.ndim == 2 and kind in "OUS" else ():
-        try:
-            float(np.nan if value is None else value)  # as NumPy has it
-        except (TypeError, ValueError) as error:
-            shown = ("the text " if isinstance(value, str) else "") + reprlib.repr(value)
-            place, at = f"row {row:,}, column {column:,} of the {what}", ""
-            if in_frame:
-                place, at = what, f" in row {row:,}"
-            needed = f"features must be numbers ({str(error).split(':')[0]})"
-            return f"{place} contains {shown}{at}; {needed}. Drop or encode that column: {_ENCODE}"
+    X = X if is_frame(X) or sp.issparse(X) else np.asarray(X)
+    columns = X.columns if is_frame(X) else range(X.shape[1] if X.ndim == 2 and X.dtype.kind in "OUS" else 0)
+    for column in columns:
+        values = np.asarray(X[column] if is_frame(X) else X[:, column])
+        place = f"column {column!r} of the {name}"
+        if values.dtype.kind in "Mm":
+            remedy = 'Drop or convert that column, or read days: open_source(X, dates="days")'
+            return f"{place} has type {values.dtype}; features must be numbers. {remedy}"
+        for row, value in enumerate(values.astype(object) if values.dtype.kind in "OUS" else ()):
+            try:
+                float(np.nan if value is None else value)  # as NumPy has it
+            except (TypeError, ValueError) as error:
+                shown = ("the text " if isinstance(value, str) else "") + reprlib.repr(value)
+                needed = f"features must be numbers ({str(error).split(':')[0]})"
+                return f"{place} contains {shown} in row {row:,}; {needed}. Drop or encode that column: {_ENCODE}"
     return None
 
 

@@ -28,10 +28,10 @@ TRIPS = pd.DataFrame({"miles": ROWS[:, 0], "payment": ["card", "cash"] * 20, "fa
 REFUSED = {
     "text": (
         np.array([["1", "a"], ["2", "b"]]),
-        r"row 0, column 1 of the array contains the text 'a'; features must be numbers.*Drop or encode",
+        r"column 1 of the array contains the text 'a' in row 0; features must be numbers.*Drop or encode",
     ),
-    "bytes": (np.array([[b"x", b"2"]]), r"row 0, column 0 of the array contains b'x'"),
-    "text among objects": (objects("card"), r"row 5, column 1 of the array contains the text 'card'"),
+    "bytes": (np.array([[b"x", b"2"]]), r"column 0 of the array contains b'x' in row 0"),
+    "text among objects": (objects("card"), r"column 1 of the array contains the text 'card' in row 5"),
     "frame of text": (
         TRIPS,
         r"column 'payment' of the data frame contains the text 'card' in row 0.*Drop or encode.*open_source\(X,",
@@ -71,7 +71,7 @@ DATES = pd.DataFrame({"x": ROWS[:, 0], "day": pd.date_range("2020-01-01", period
 @cases(
     "X, wanted",
     [
-        (objects({"a": 1}), r"^row 5, column 1 of the array contains \{'a': 1\}; .*argument must be a string or"),
+        (objects({"a": 1}), r"^column 1 of the array contains \{'a': 1\} in row 5; .*argument must be a string or"),
         (DATES, r"column 'day' of the data frame has type datetime64.*Drop or convert that column"),
     ],
 )
