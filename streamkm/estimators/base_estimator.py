@@ -149,7 +149,6 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         InvalidInputError
             For other data, and where there is such a column.
         """
-        check_is_fitted(self, "model_")
         features = vars(self).get("feature_names_in_", ())
         return labelled(X, column, self.predict, features, overwrite=overwrite)
 

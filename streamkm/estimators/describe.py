@@ -242,8 +242,7 @@ class DescribedKMeans(BaseKMeans):
         check_is_fitted(self, ["model_", "counts_"])
         check_page_place(path)
         facts = summarize(self, cluster_summary(self, rows))
-        next_steps = _NEXT_STEPS.format(type(self).__name__)
-        steps = f"{_LABELS}{next_steps}" if known_labels(self) is not None else next_steps
+        steps = ("" if known_labels(self) is None else _LABELS) + _NEXT_STEPS.format(type(self).__name__)
         write_page(path, report_page(facts, self._places(), steps))
 
     def _places(self) -> ClusterMap:

@@ -144,10 +144,6 @@ class IncrementalKMeans(DescribedKMeans):
     [[1.0, 2.0], [10.0, 2.0]]
     """
 
-    stream_: Stream
-    n_samples_seen_: int
-    n_steps_: int
-    seed_: int
     _last_rows: RowSource | None = None
 
     def __init__(
@@ -411,13 +407,10 @@ class IncrementalKMeans(DescribedKMeans):
         """
         check_is_fitted(self, "stream_")
         check_is_fitted(other, "stream_")
-        for name in ("metric", "half_life"):
+        for name in ("metric", "half_life", "n_features_in_"):
             here, there = getattr(self, name), getattr(other, name)
             if here != there:
                 raise InvalidParameterError(f"{name}={there!r} of the other, {here!r} here; needed: the same")
-        here, there = self.stream_.n_features, other.stream_.n_features
-        if here != there:
-            raise InvalidInputError(f"the other has rows of {there:,} features, this one of {here:,}")
         self._follow(self.stream_.merged(other.stream_), self.n_steps_ + other.n_steps_)
         return self
 
@@ -430,8 +423,7 @@ class IncrementalKMeans(DescribedKMeans):
         if first:
             self.preparation_ = vars(self).get("preparation_") or self._preparation(source)  # a fit may have found it
             self.fitted_on_, self.tfidf_ = described(source), source.tfidf
-        preparation = self.preparation_
-        return source, source if preparation is None else PreparedRows(source, preparation), weights
+        return source, source if self.preparation_ is None else PreparedRows(source, self.preparation_), weights
 
     def _take_rows(self, source: RowSource, rows: RowSource, weights: Weights) -> None:
         """Take rows, as they are read and prepared, into the stream."""
@@ -456,30 +448,21 @@ class IncrementalKMeans(DescribedKMeans):
     def _stream_for(self, rows: RowSource) -> Stream:
         """The stream that takes prepared rows; a stream that only has an origin is made anew for rows of their kind."""
         stream = vars(self).get("stream_")
-        width = None if rows.is_sparse else rows.n_features
-        if stream is None:
-            return self._new_stream(rows.dtype, width)
-        if not stream.is_origin:
+        if stream is not None and not stream.is_origin:
             return stream
-        return self._begun(stream.followed.clusters, stream.n_rows, rows.dtype, stream.dtype, width)
-
-    def _begun(self, clusters: TrackedClusters, n_rows: int, dtype: Any, told_as: Any, width: int | None) -> Stream:
-        """A stream that goes on from clusters, for rows of a dtype and a width, or sparse ones."""
-        kind = np.result_type(dtype, np.float32)
-        stream = self._new_stream(kind, width)
-        stream.begin(clusters, n_rows, dtype=kind, sparse=width is None)
-        stream.dtype = told_as
-        return stream
+        made = self._new_stream(rows.dtype, None if rows.is_sparse else rows.n_features)
+        if stream is not None:
+            made.begin(stream.followed.clusters, stream.n_rows, dtype=rows.dtype, sparse=rows.is_sparse)
+            made.dtype = stream.dtype
+        return made
 
     def _new_stream(self, dtype: Any, width: int | None) -> Stream:
         """An empty stream for dense rows of a width, or for sparse ones."""
-        given = parameters_of(self)
         row_bytes = 1024 if width is None else np.result_type(dtype, np.float32).itemsize * width
         seed = int(check_random_state(self.seed_).randint(0, 2**63 - 1, dtype=np.int64))
-        most = cluster_range(given.n_clusters)[1]
-        size = stream_size(most, row_bytes)
-        rule = CoresetRule(size, most, seed, half_life=np.inf if given.half_life is None else float(given.half_life))
-        return Stream(rule, given.first_row)
+        most = cluster_range(self.n_clusters)[1]
+        half_life = np.inf if self.half_life is None else float(self.half_life)
+        return Stream(CoresetRule(stream_size(most, row_bytes), most, seed, half_life=half_life), int(self.first_row))
 
     def _follow(self, stream: Stream, n_steps: int) -> None:
         """Set attributes that are known at once; forget those found before."""
@@ -512,18 +495,16 @@ class IncrementalKMeans(DescribedKMeans):
 
     def _find_clusters(self) -> dict[str, Any]:
         """Find centers in the coreset, and set all attributes that follow from them."""
-        stream = self.stream_
+        stream, settings, width = self.stream_, self._settings(self.stream_), self.stream_.n_features
         clusters: Any
-        found: dict[str, Any]
-        settings, executor, width = self._settings(stream), self.executor, stream.n_features
-        if stream.followed is None:
-            clusters, counts = cluster_coreset(stream.coreset(), settings, executor)
-            means, ids, error = clusters.centers, np.arange(len(clusters.centers)), np.nan
-            found = {"n_iter_": clusters.n_iter, "converged_": clusters.converged}
-        else:
-            clusters = stream.known_clusters(settings, executor)
+        if stream.followed is not None:
+            clusters = stream.known_clusters(settings, self.executor)
             counts, means, ids, error = clusters.counts, clusters.means, clusters.ids, clusters.error
             found = {"changed_share_": stream.followed.changed_share(), "cluster_means_": means}
+        else:
+            clusters, counts = cluster_coreset(stream.coreset(), settings, self.executor)
+            means, ids, error = clusters.centers, np.arange(len(clusters.centers)), np.nan
+            found = {"n_iter_": clusters.n_iter, "converged_": clusters.converged}
         centers, inertia, steps = clusters.centers, clusters.inertia, self.preparation_
         model = Model(centers, width, self.metric, "original", IdentitySketch(width), preparation=steps, ids=ids)
         rounded = rounded_centers(centers, counts, inertia, means, stream.dtype)
@@ -557,14 +538,12 @@ def unfitted_incremental(fit: Any, *, half_life: float | None, first_row: int = 
 
 def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) -> IncrementalKMeans:
     """Continue a fitted `StreamKMeans`; see `StreamKMeans.incremental`."""
-    problem = None
-    if not hasattr(fitted, "cluster_means_"):
-        problem = "was loaded, and does not know the means of its clusters; call fit"
-    elif fitted.assign_space_ != "original":
-        remedy = 'fit with SketchOptions(assign_space="original")'
-        problem = f"knows its clusters in the space of the sketch alone, where no stream goes on; {remedy}"
-    if problem is not None:
-        raise InvalidInputError(f"this {type(fitted).__name__} {problem}, or partial_fit of a new IncrementalKMeans")
+    if fitted.assign_space_ != "original" or not hasattr(fitted, "cluster_means_"):
+        raise InvalidInputError(
+            f"this {type(fitted).__name__} was loaded, or knows its clusters in the space of the sketch alone, and a "
+            'stream needs the means of its clusters; call fit, with SketchOptions(assign_space="original"), or '
+            "partial_fit of a new IncrementalKMeans"
+        )
     made, known = unfitted_incremental(fitted, half_life=half_life, first_row=first_row), vars(fitted)
     made.seed_ = drawn_seed(made.random_state)
     made.__dict__.update({name: known[name] for name in _GO_ON if name in known})
@@ -586,8 +565,11 @@ def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) ->
         origins=origins_of(centers),
         n_updates=1,
     )
-    dtype, width = np.dtype(fitted.fitted_on_["dtype"]), None if fitted.fitted_on_["sparse"] else means.shape[1]
-    made._follow(made._begun(clusters, n_rows, dtype, centers_dtype(dtype), width), 0)
+    dtype, sparse = np.dtype(fitted.fitted_on_["dtype"]), fitted.fitted_on_["sparse"]
+    stream = made._new_stream(dtype, None if sparse else means.shape[1])
+    stream.begin(clusters, n_rows, dtype=dtype, sparse=sparse)
+    stream.dtype = centers_dtype(dtype)
+    made._follow(stream, 0)
     return made
 
 

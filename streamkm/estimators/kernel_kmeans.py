@@ -305,11 +305,10 @@ class StreamKernelKMeans(DescribedKMeans):
         given = parameters_of(self)
         search, kernel, method, near = searching(given), given.kernel, given.method, given.gamma == "neighbors"
         rank = given.n_clusters if near and given.rank == "auto" else given.rank
-        n_landmarks = neighbor_landmarks(given) if near else given.n_landmarks
-        wanted = (given.n_clusters, n_landmarks, rank, given.eps)
+        near_landmarks = neighbor_landmarks(given)
+        wanted = (given.n_clusters, near_landmarks if near else given.n_landmarks, rank, given.eps)
         sizes = kernel_sizes(*wanted, source.estimated_rows, method=method.method)
         how = method.landmarks if method.method == "nystroem" else "uniform"
-        chosen = (sizes.n_landmarks, sizes.rank, method.landmark_rank)
         by_search = given.n_init == "auto" and isinstance(given.init, str) and given.init == "k-means++"
         searched = by_search and given.n_clusters <= FEW_CLUSTERS  # features are few: starts cost little
         width = (given.gamma, given.gamma_factor * kernel.gamma_factor)
@@ -318,6 +317,6 @@ class StreamKernelKMeans(DescribedKMeans):
             refine=given.refine,
             seeds=random_streams(seed),
             kernel=KernelRule(ALIASES.get(kernel.kernel, kernel.kernel), *width, kernel.degree, float(kernel.coef0)),
-            map=MapRule(method.method, how, *chosen, neighbor_landmarks(given)),
+            map=MapRule(method.method, how, sizes.n_landmarks, sizes.rank, method.landmark_rank, near_landmarks),
         )
         return sizes, settings

@@ -100,12 +100,8 @@ def load_model(made: type[Loaded], path: str | os.PathLike[str]) -> Loaded:
 
 def _restore_stream(estimator: Any, path: str | os.PathLike[str], arrays: dict[str, Any], header: Any) -> None:
     """Continue the stream of a file where it stopped."""
-    if not hasattr(estimator, "partial_fit"):
-        raise ModelFileError(f"{os.fspath(path)} keeps a stream, and {type(estimator).__name__} has none")
     try:
         stream, n_steps = Stream.restored(arrays, header["state"]), int(header["n_steps"])
-        if stream.n_features != estimator.n_features_in_:
-            raise ModelFileError(f"a stream of {stream.n_features:,} features, not {estimator.n_features_in_:,}")
     except (KeyError, TypeError, ValueError, ModelFileError) as error:
         raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
     estimator.stream_, estimator.n_samples_seen_, estimator.n_steps_ = stream, stream.n_rows, n_steps
@@ -146,7 +142,6 @@ def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, 
     n_skipped = count_skipped(labels) if is_fit and labels is not None else None
     n_samples = estimator.n_samples_ if is_fit else estimator.n_samples_seen_
     fitted_on: dict[str, Any] = estimator.fitted_on_ if is_fit else {"name": "rows of a stream", "stored_bytes": None}
-    missing = getattr(estimator, "missing_", None)
     stages: Sequence[Stage] = getattr(estimator, "stages_", ())
     summary: dict[str, Any] = {
         "data": {
@@ -154,7 +149,7 @@ def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, 
             "n_samples": n_samples,
             "n_skipped": n_skipped,
             "n_blank": 0 if profile is None else int(profile.n_blank.sum()),
-            "missing": None if missing is None else str(missing),
+            "missing": estimator.missing_ and str(estimator.missing_),
             "n_features": estimator.n_features_in_,
             "stored_bytes": fitted_on["stored_bytes"],
         },

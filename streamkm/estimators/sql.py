@@ -68,32 +68,28 @@ def label_query(estimator: Any, dialect: str, table: str, columns: Any, id_colum
         raise InvalidInputError(f"to_sql cannot write this model: {reason}; use predict_to")
     features, inputs = _features(estimator, known, columns, model.n_features)
     id_column = getattr(estimator, "fitted_on_", {}).get("id_column") if id_column is None else id_column
-    kept = inputs if id_column is None else [id_column]
-    query = _Query(known, [f"k{number}" for number in range(len(kept))])
-    query.start(features, kept, table, model.preparation)
+    query = _Query(known, features, inputs if id_column is None else [id_column], table, model.preparation)
     if model.preparation is not None:
         _add_steps(query, model.preparation, model.n_features)
     if model.metric == "cosine":
         query.add_unit(range(model.n_features))
-    return query.labelled(model, centers, kept)
+    return query.labelled(model, centers)
 
 
 class _Query:
     """Common table expressions that follow each other; features are f0, f1, ..."""
 
-    def __init__(self, dialect: Dialect, kept: list[str]) -> None:
-        self._dialect, self._kept = dialect, kept
-        self._parts: list[str] = []
-        self._n_features = 0
-
-    def start(self, features: Sequence[str], kept: Sequence[str], table: str, preparation: Preparation | None) -> None:
+    def __init__(
+        self, dialect: Dialect, features: list[str], kept: list[str], table: str, preparation: Preparation | None
+    ) -> None:
         """Take features of a table as numbers: NULL if missing or not finite, or filled with means."""
-        self._n_features = len(features)
-        source = ".".join(self._dialect.name(part) for part in table.split("."))
-        kept_columns = (f"{self._dialect.name(name)} AS {alias}" for name, alias in zip(kept, self._kept, strict=True))
-        self._parts.append(_select([*kept_columns, *_named(features)], source))
+        self._n_features, self._cluster = len(features), dialect.name("cluster")
+        self._kept = {f"k{number}": dialect.name(name) for number, name in enumerate(kept)}
+        kept_columns = (f"{name} AS {alias}" for alias, name in self._kept.items())
+        source = ".".join(map(dialect.name, table.split(".")))
+        self._parts = [_select([*kept_columns, *_named(features)], source)]
         fill = None if preparation is None else preparation.fill
-        endless = ", ".join(f"CAST('{sign}Infinity' AS {self._dialect.number})" for sign in ("", "-"))
+        endless = ", ".join(f"CAST('{sign}Infinity' AS {dialect.number})" for sign in ("", "-"))
 
         def finite(number: int, feature: str) -> str:
             rest = ""
@@ -127,15 +123,15 @@ class _Query:
         self.add(lambda _, feature: feature, [f"{_sum(listed)} AS total", f"{_least(listed)} AS lowest"])
         self.add_on(numbers, f"CASE WHEN lowest < 0 THEN NULL WHEN total = 0 THEN {{0}} ELSE {{0}} * {factor} END")
 
-    def labelled(self, model: Model, centers: NDArray[np.float64], kept: Sequence[str]) -> str:
+    def labelled(self, model: Model, centers: NDArray[np.float64]) -> str:
         """The whole statement: the lowest of the nearest centers; NULL where a feature is NULL."""
         d2 = [_sum([_square(f"f{j}", value) for j, value in enumerate(center)]) for center in centers]
         self._step([*self._kept, *(f"{each} AS d{c}" for c, each in enumerate(d2))])
         cases = " ".join(f"WHEN d{c} THEN {label}" for c, label in enumerate(model.names(np.arange(len(centers)))))
         label = f"CASE {_least([f'd{c}' for c in range(len(centers))])} {cases} END"
-        columns = [f"{alias} AS {self._dialect.name(name)}" for alias, name in zip(self._kept, kept, strict=True)]
+        columns = [f"{alias} AS {name}" for alias, name in self._kept.items()]
         parts = ",\n".join(f"s{number} AS ({part})" for number, part in enumerate(self._parts))
-        last = _select([*columns, f"{label} AS {self._dialect.name('cluster')}"], f"s{len(self._parts) - 1}")
+        last = _select([*columns, f"{label} AS {self._cluster}"], f"s{len(self._parts) - 1}")
         return f"WITH {parts}\n{last}"
 
 

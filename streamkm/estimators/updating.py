@@ -74,15 +74,11 @@ def drift_of(estimator: Any, stream: Stream, observed: Observed) -> Drift:
 
 
 def observe_rows(
-    context: PassContext,
-    labelling: Labelling,
-    clusters: TrackedClusters,
-    draws: DrawRule | None = None,
-    record: str | None = None,
+    context: PassContext, labelling: Labelling, clusters: TrackedClusters, draws: DrawRule | None = None
 ) -> Observed:
-    """Read rows once, about known centers; draw some by a rule."""
+    """Read rows once, about known centers; draw some by a rule, for a checkpoint to save."""
     with labelling.progress.stage("observe") as stage:
-        model = _model_of(labelling.model, clusters)
+        model, record = _model_of(labelling.model, clusters), None if draws is None else "observe"
         observed = context.run(Observe(Assign(model, model.table(), draws), clusters.reach), stage, record=record)
         stage.rows = int(observed.chunk_rows.sum())
     return observed
@@ -122,7 +118,7 @@ def update_rows(
         else:
             known = stream.followed.clusters.widened(labelling.model.n_features)
             draws = _draw_rule(stream, known, source)
-            observed = observe_rows(context, labelling, known, draws, "observe")
+            observed = observe_rows(context, labelling, known, draws)
             chunk_rows = observed.chunk_rows
             more = _part_of(observed.gathered.drawn, draws, stream, weights, int(chunk_rows.sum()))
             drift = drift_of(estimator, stream, observed)
@@ -142,9 +138,8 @@ def update_rows(
         clusters, assigned = _label(context, labelling, step.clusters, chunk_rows, rule, ground, labels_to, stays=stays)
     n_valid = stream.n_rows - n_before if observed is None else observed.n_valid
     near = np.empty(0) if observed is None else (observed.gathered.totals.counts - observed.novel)[~gone]
-    came = weights.factor * near
     was = stream.followed
-    told = events_of(step, clusters, came, np.asarray(assigned.n_rows))
+    told = events_of(step, clusters, weights.factor * near, np.asarray(assigned.n_rows))
     rows = UpdateRows(clusters.n_updates - 1, clusters.ids, weights.factor * assigned.totals.counts)
     if was is None or drift is None:
         followed = Followed(clusters, step.part, NO_PLACES, tuple(told), (rows,)).named(None)
@@ -233,15 +228,13 @@ def _label(
     """Clusters with the labelled rows, without far ones; `stays`: whether workers hold the labels."""
     model, decay = _model_of(labelling.model, clusters), Decay(rule.half_life, int(chunk_rows.sum()) - 1)
     ground = None if ground is None or np.isinf(ground.limit) else replace(ground, centers=clusters.centers)
-    held = HeldLabels(chunk_rows, context.executor) if stays else None
-    sink = GatheredLabels(chunk_rows, context.writer) if held is None else held
+    sink = HeldLabels(chunk_rows, context.executor) if stays else GatheredLabels(chunk_rows, context.writer)
     with labelling.progress.stage("assign", len(chunk_rows)) as stage:
-        record = "assign" if held is None else None
         pass_ = Assign(model, model.table(), decay=decay, ground=ground)
-        assigned = assign_pass(context, pass_, chunk_rows, stage, sink=sink, record=record)
-    if held is not None and labels_to is not None:
-        with labelling.progress.stage("labels", n_writes(held)) as stage:
-            write_labels(context.executor, held, labels_to, stage)
+        assigned = assign_pass(context, pass_, chunk_rows, stage, sink=sink, record=None if stays else "assign")
+    if labels_to is not None and isinstance(sink, HeldLabels):
+        with labelling.progress.stage("labels", n_writes(sink)) as stage:
+            write_labels(context.executor, sink, labels_to, stage)
     totals, factor = assigned.totals, labelling.weights.factor
     distances = np.zeros(clusters.n_clusters) if assigned.profile is None else assigned.profile.sums[:, 0]
     counted = clusters.with_rows(factor * totals.counts, factor * totals.sums, factor * totals.d2, factor * distances)

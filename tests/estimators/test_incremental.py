@@ -114,7 +114,7 @@ def test_a_fit_that_no_stream_goes_on_from(tmp_path):
         stream.partial_fit(X[:, :3])
     assert stream.n_samples_seen_ == 400  # as it began
     fitted.save(tmp_path / "model.npz")
-    with pytest.raises(InvalidInputError, match="was loaded, and does not know the means"):
+    with pytest.raises(InvalidInputError, match=r"was loaded, or knows its clusters .* call fit"):
         StreamKMeans.load(tmp_path / "model.npz").incremental()
 
 
@@ -150,12 +150,6 @@ def test_what_an_estimator_or_a_file_does_not_have(tmp_path):
         _ = batch().fit(rows(50)[0]).dask_labels_
     kmeans().fit(rows(50)[0]).save(tmp_path / "model.npz")
     with pytest.raises(InvalidParameterError, match="was saved by another estimator"):
-        StreamKMeans.load(tmp_path / "model.npz")
-    with np.load(tmp_path / "model.npz") as file:
-        arrays = dict(file)
-    header = json.loads(str(arrays["header"])) | {"parameters": {}}
-    np.savez(tmp_path / "model.npz", **{**arrays, "header": np.array(json.dumps(header))})
-    with pytest.raises(ModelFileError, match="keeps a stream, and StreamKMeans has none"):
         StreamKMeans.load(tmp_path / "model.npz")
 
 

@@ -104,7 +104,7 @@ class Stream:
     def begin(self, clusters: TrackedClusters, n_rows: int, *, dtype: Any, sparse: bool) -> None:
         """Take clusters that were found elsewhere, whose means represent their `n_rows` rows."""
         kept = clusters.counts > 0
-        X = clusters.means[kept].astype(dtype)
+        X = clusters.means[kept].astype(np.result_type(dtype, np.float32))
         places = np.arange(self.next_row, self.next_row + len(X), dtype=np.int64)
         part = self.rule.part(sp.csr_array(X) if sparse else X, places, clusters.counts[kept])
         self.next_row += len(X)
