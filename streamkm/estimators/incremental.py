@@ -383,11 +383,10 @@ class IncrementalKMeans(DescribedKMeans):
         NotFittedError, InvalidInputError, MissingDependencyError
             Before the first rows; before the second update; without matplotlib.
         """
-        updates = self.updates_
         check_matplotlib()
         from streamkm.reports.figures import plot_river
 
-        return plot_river(updates, self.lineage_)
+        return plot_river(self.updates_, self.lineage_)
 
     def merge(self, other: Self) -> Self:
         """Take the rows that another estimator has taken elsewhere, by `partial_fit` or `update`.

@@ -176,9 +176,7 @@ def _features(estimator: Any, dialect: Dialect, columns: Any, n_features: int) -
     inputs = list(table.get("columns", names))
     renamed = inputs if columns is None else list(columns)
     if not renamed or (inputs and len(renamed) != len(inputs)):
-        needed = (
-            f"{len(inputs):,} names, for {', '.join(inputs[:5])}" if inputs else "the names of the columns, in order"
-        )
+        needed = f"{len(inputs):,} names, for {', '.join(inputs[:5])}" if inputs else "names of the columns, in order"
         raise InvalidParameterError(f"columns={columns!r}; needed: {needed}")
     found: list[str] = []
     for column, known in zip(renamed, inputs or renamed, strict=True):

@@ -200,9 +200,8 @@ def relabel_rows(
     none = np.zeros(followed.clusters.n_clusters)
     centers = followed.clusters.centers
     empty = replace(followed.clusters, means=centers, counts=none, distances=none, within=0.0, variance=0.0)
-    weights = labelling.weights
     with _opened(labelling, stream, labels_to, checkpoint, "relabel") as context:
-        known = [n_rows for _, n_rows, *_ in labelling.reader.items(context.executor, weights.each, None)]
+        known = [n_rows for _, n_rows, *_ in labelling.reader.items(context.executor, labelling.weights.each, None)]
         if None in known or labelling.reader.source.access.streams:
             chunk_rows = observe_rows(context, labelling, replace(empty, reach=none)).chunk_rows
         else:

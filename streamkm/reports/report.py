@@ -16,7 +16,7 @@ from streamkm.core.atomic_io import check_new, replace_file
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import MissingDependencyError, OutputError
 from streamkm.metrics.cluster_summary import ClusterRow
-from streamkm.metrics.drift_report import HEAD, Drift, Update, cells_of
+from streamkm.metrics.drift_report import HEAD, Update, cells_of
 from streamkm.reports.maps import ClusterMap
 from streamkm.reports.page import TITLE, render, render_page
 
@@ -70,14 +70,12 @@ def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -
     return render_page({**facts, "map": caption(places)}, shown, next_steps)
 
 
-def update_page(brought: Update | Drift) -> str:
+def update_page(update: Update) -> str:
     """Render an update as HTML that needs no other file; without matplotlib it has no pictures, which is logged."""
-    drift = brought if isinstance(brought, Drift) else brought.drift
-    update = None if isinstance(brought, Drift) else brought
-    figures, verdict, sentence = {}, "These are the first rows", ""
+    drift, figures, verdict, sentence = update.drift, {}, "These are the first rows", ""
     if drift is not None:
-        verdict = _FOLLOWED if update and update.has_followed else _VERDICTS[drift.verdict]
-        sentence = f"{update.sentence()} {update.advice}" if update else drift.sentence()
+        verdict = _FOLLOWED if update.has_followed else _VERDICTS[drift.verdict]
+        sentence = f"{update.sentence()} {update.advice}"
         if has_matplotlib():
             from streamkm.reports.figures import plot_shares, svg
 
@@ -86,12 +84,11 @@ def update_page(brought: Update | Drift) -> str:
             logger.warning("the page has no pictures: matplotlib is missing; pip install 'streamkm[plot]'")
     return render(
         "update.html.jinja",
-        title="Update" if update else "Drift",
         verdict=verdict,
         is_fine=drift is None or drift.verdict in ("stable", "too few updates"),
         sentence=sentence,
-        lines=[pair for pair in brought.lines() if pair[0] not in ("drift", "events", "")],
-        events=[update.event_text(event) for event in update.events] if update else None,
+        lines=[pair for pair in update.lines() if pair[0] not in ("drift", "events", "")],
+        events=[update.event_text(event) for event in update.events],
         figures=figures,
         head=HEAD,
         rows=[cells_of(each) for each in drift.clusters] if drift else [],

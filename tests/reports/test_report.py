@@ -381,10 +381,10 @@ def test_a_page_says_the_verdict_first():
     assert page.count("http") == page.count("http-equiv")  # nothing is requested
 
 
-def test_a_drift_alone_has_no_events():
-    page = update_page(replace(DRIFT, verdict="fit again"))
+def test_an_update_without_events_says_so():
+    page = update_page(replace(UPDATE, drift=replace(DRIFT, verdict="fit again"), events=()))
     assert "fit again</h1>" in page
-    assert "Events" not in page
+    assert "<p>none</p>" in page
 
 
 def test_the_first_update_has_neither_drift_nor_pictures():
