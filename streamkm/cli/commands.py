@@ -63,8 +63,8 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
         limits = {"preprocess": steps, "memory_limit": limit, "executor": executor}
         reader, n_threads = reader_for_store(source, metric, options["invalid"], sketch=how, **limits)
         workers = stack.enter_context(open_executor(executor, n_threads))
-        reader, name = prepared_reader(reader, workers, talk.progress()), "append" if append else "sketch"
-        stage = stack.enter_context(talk.progress().stage(name, len(reader.source.chunks(reader.target_bytes)) or None))
+        reader, name = prepared_reader(reader, workers, talk.progress), "append" if append else "sketch"
+        stage = stack.enter_context(talk.progress.stage(name, len(reader.source.chunks(reader.target_bytes)) or None))
         if append is None:
             found = choose_store_sketch(reader, how, options["seed"] or 0, workers, stage)
             # before the store: a kill leaves no store without what rows to be appended are weighted by

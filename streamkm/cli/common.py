@@ -174,8 +174,9 @@ class Talk:
         if quiet and verbose:
             raise click.UsageError("--quiet and --verbose exclude each other")
         self._started, self._compiled = time.perf_counter(), COMPILING.seconds
-        self._quiet, self._bars = quiet, sys.stderr.isatty() and not quiet
-        self._level = logging.DEBUG if verbose else logging.WARNING if quiet or self._bars else logging.INFO
+        bars, self._quiet = sys.stderr.isatty() and not quiet, quiet
+        self.progress = Progress(bars)  # of work that no estimator does
+        self._level = logging.DEBUG if verbose else logging.WARNING if quiet or bars else logging.INFO
         self._logger = logging.getLogger("streamkm")
         self._handler = logging.StreamHandler()
         self._handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
@@ -196,10 +197,6 @@ class Talk:
         """Set an estimator's executor, and other values that are not "auto"; no bars if the command is quiet."""
         how = {name: value for name, value in given.items() if name == "executor" or value != "auto"}
         return estimator.set_params(**how, **({"progress": False} if self._quiet else {}))
-
-    def progress(self) -> Progress:
-        """Progress of work that no estimator does."""
-        return Progress(self._bars)
 
     def plan(self, plan: Plan) -> None:
         """Log a plan in one line; `streamkm plan` says more."""

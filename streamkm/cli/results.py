@@ -32,7 +32,6 @@ from streamkm.core.atomic_io import (
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import OutputError
 from streamkm.engine.checkpoint import KeptDirectory, forget
-from streamkm.estimators.labelling import label_places
 from streamkm.passes.label_tables import SUFFIXES
 from streamkm.passes.labels import OF_LABELS
 from streamkm.reports.maps import cluster_map
@@ -65,13 +64,11 @@ def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Se
 
 def check_labels_target(target: str, *, overwrite: bool) -> None:
     """Raise OutputError for a bad suffix or place of labels in one file or Zarr array."""
-    if target.endswith(".npy"):
-        check_new(target, overwrite=overwrite)
-    elif target.endswith((".zarr", *SUFFIXES)):
-        label_places(target, overwrite=overwrite)
-    else:
+    if not target.endswith((".npy", ".zarr", *SUFFIXES)):
         named = f"labels are written as .npy, .zarr, .csv or .parquet, not as {Path(target).name}"
         raise OutputError(f"{named}; choose such a name with -o")
+    if target.endswith(".npy"):  # others are checked by what writes them
+        check_new(target, overwrite=overwrite)
     _check_writable(Path(target).parent)
 
 

@@ -250,5 +250,4 @@ class DescribedKMeans(BaseKMeans):
         if "sketch_sample_" in vars(self):
             return cluster_map(self.sketch_sample_, self.sample_labels_, self.counts_)
         centers = current_model(self).centers
-        places = cluster_map(centers, np.arange(len(centers), dtype=np.int32), self.counts_)
-        return replace(places, of_rows=False)
+        return replace(cluster_map(centers, np.arange(len(centers), dtype=np.int32), self.counts_), of_rows=False)

@@ -361,13 +361,11 @@ class IncrementalKMeans(DescribedKMeans):
     @property
     def updates_(self) -> list[UpdateRows]:
         """Rows of each update by cluster, weighted as of its newest row, in order."""
-        check_is_fitted(self, "stream_")
         return list(getattr(self.stream_.followed, "updates", ()))
 
     @property
     def lineage_(self) -> list[Event]:
         """Births, deaths, splits and joins of clusters, in order."""
-        check_is_fitted(self, "stream_")
         return list(getattr(self.stream_.followed, "events", ()))
 
     def plot_updates(self) -> Any:
@@ -416,10 +414,9 @@ class IncrementalKMeans(DescribedKMeans):
     def _opened(self, X: Any, sample_weight: Any, *, ids: bool = False) -> tuple[RowSource, RowSource, Weights]:
         """Open X like the rows before, which the first rows define; return it as read, as prepared, and the weights."""
         first = "stream_" not in vars(self)
-        if first:
-            self.seed_ = drawn_seed(self.random_state)
         source, weights = open_weighted(self, X, sample_weight, reset=first, ids=ids)
         if first:
+            self.seed_ = drawn_seed(self.random_state)
             self.preparation_ = vars(self).get("preparation_") or self._preparation(source)  # a fit may have found it
             self.fitted_on_, self.tfidf_ = described(source), source.tfidf
         return source, source if self.preparation_ is None else PreparedRows(source, self.preparation_), weights
@@ -484,8 +481,7 @@ class IncrementalKMeans(DescribedKMeans):
         most, width = cluster_range(self.n_clusters)[1], max(stream.n_features, rows.n_features or 1)
         if stream.followed is not None:
             most = max(most, stream.followed.clusters.n_clusters)
-        value_bytes = np.result_type(rows.dtype, np.float32).itemsize
-        row_bytes = decoded_row_bytes(rows) if rows.is_sparse else value_bytes * width
+        row_bytes = decoded_row_bytes(rows) if rows.is_sparse else np.result_type(rows.dtype, "f4").itemsize * width
         coreset_bytes = stream.rule.size * row_bytes if follows else 0
         sizes = UpdateSizes(n_clusters=most, n_features=width, coreset_bytes=coreset_bytes, held_bytes=stream.n_bytes)
         centers = np.broadcast_to(0.0, (most, width))  # takes no memory; each pass has those that it needs

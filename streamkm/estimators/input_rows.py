@@ -219,9 +219,8 @@ def checkpoint_writer(
     settings = {name: plain(full_options(name, value) if name in OPTIONS else value) for name, value in given.items()}
     chosen = ("chunk_bytes", "sketch", "n_components", "cluster_on", "sample_rows", "assign_space")
     settings |= {} if plan is None else {f"chosen {name}": getattr(plan, name) for name in chosen}
-    seed = estimator.random_state
-    begun_with = int(seed) if isinstance(seed, Integral) else None
-    settings |= {"random_state": begun_with, "weights": digest(weights), **more}
+    seed = int(estimator.random_state) if isinstance(estimator.random_state, Integral) else None
+    settings |= {"random_state": seed, "weights": digest(weights), **more}
     identity, restart = {"source": fingerprint(source), "settings": settings}, not saved_stages(checkpoint)
     with Checkpoint.open(checkpoint, identity, restart=restart) as saved:
         if plan is not None and is_given(estimator.memory_limit) and saved.load(PROCESS) is None:

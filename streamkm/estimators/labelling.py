@@ -207,7 +207,6 @@ class Labelling:
     ):
         self.estimator, self.weights = estimator, Weights(NO_WEIGHTS) if weights is None else weights
         model = current_model(estimator) if model is None else model
-        limit = estimator.memory_limit
         stored = store_of(source)
         if stored is not None:
             from streamkm.stores.planned import model_on_store
@@ -216,8 +215,8 @@ class Labelling:
         if model.preparation is not None:
             source = PreparedRows(source, model.preparation)
         sizes: Any = {"centers_bytes": model.centers.nbytes, "n_columns": n_columns, "update": update}
-        plan = plan_labels(source, resources_of(estimator, limit), **sizes)
-        source = planned_line_limit(source, limit, plan)
+        plan = plan_labels(source, resources_of(estimator, None), **sizes)
+        source = planned_line_limit(source, estimator.memory_limit, plan)
         self.model, self.n_columns = model, n_columns
         self.reader = RowReader(source, plan.chunk_bytes, model.metric, read_invalid(estimator))
         self.progress = Progress(estimator.progress)
@@ -280,7 +279,6 @@ def write_rows_by_cluster(estimator: Any, X: Any, path: Any, partition_by: str, 
             with open(stage / "labels", "wb") as file:
                 file.writelines(labels.tobytes() for labels in parts)
         place, centers = stage / "rows", np.asarray(estimator.cluster_centers_, np.float32)
-        place.mkdir()
         room = memory_limit_bytes(estimator.memory_limit) - resident_bytes()
         written = write_partitions(rows, stage / "labels", place, min(64 << 20, max(1 << 20, room // 8)))
         write_centers(centers, current_model(estimator).names(np.arange(len(centers), dtype=np.int32)), place)

@@ -92,21 +92,16 @@ def load_model(made: type[Loaded], path: str | os.PathLike[str]) -> Loaded:
         value = getattr(fit, name)
         if value is not None:
             setattr(estimator, attribute, np.array(value, kinds[name]) if name in kinds else value)
-    state = read_stream(path)
-    if state is not None:
-        _restore_stream(estimator, path, *state)
-    return estimator
-
-
-def _restore_stream(estimator: Any, path: str | os.PathLike[str], arrays: dict[str, Any], header: Any) -> None:
-    """Continue the stream of a file where it stopped."""
+    if (state := read_stream(path)) is None:
+        return estimator
     try:
-        stream, n_steps = Stream.restored(arrays, header["state"]), int(header["n_steps"])
+        stream, n_steps = Stream.restored(state[0], state[1]["state"]), int(state[1]["n_steps"])
     except (KeyError, TypeError, ValueError, ModelFileError) as error:
         raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
     estimator.stream_, estimator.n_samples_seen_, estimator.n_steps_ = stream, stream.n_rows, n_steps
-    centers, counts, inertia = estimator.model_.centers, estimator.counts_, estimator.inertia_
-    estimator.cluster_centers_ = rounded_centers(centers, counts, inertia, centers, stream.dtype)
+    counts, inertia = estimator.counts_, estimator.inertia_
+    estimator.cluster_centers_ = rounded_centers(model.centers, counts, inertia, model.centers, stream.dtype)
+    return estimator
 
 
 def _read_options(name: str, given: Any, made: Sketch) -> Any:

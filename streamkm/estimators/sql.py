@@ -172,8 +172,7 @@ def _features(estimator: Any, dialect: Dialect, columns: Any, n_features: int) -
     """Expressions of the features, and their columns."""
     table = getattr(estimator, "fitted_on_", {}).get("made_with", {}).get("table", {})
     categories = table.get("categories", {})
-    names = list(vars(estimator).get("feature_names_in_", ()))
-    inputs = list(table.get("columns", names))
+    inputs = list(table.get("columns", vars(estimator).get("feature_names_in_", ())))
     renamed = inputs if columns is None else list(columns)
     if not renamed or (inputs and len(renamed) != len(inputs)):
         needed = f"{len(inputs):,} names, for {', '.join(inputs[:5])}" if inputs else "names of the columns, in order"

@@ -262,5 +262,5 @@ def _part_of(drawn: Drawn | None, rule: DrawRule, stream: Stream, weights: Weigh
 
 
 def _model_of(model: Model, clusters: TrackedClusters) -> Model:
-    n_features = clusters.centers.shape[1]
-    return replace(model, centers=clusters.centers, n_features=n_features, ids=clusters.ids, laid_out=None)
+    centers = clusters.centers
+    return replace(model, centers=centers, n_features=centers.shape[1], ids=clusters.ids, laid_out=None)

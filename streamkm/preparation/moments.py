@@ -88,12 +88,10 @@ class FillFit:
 
     def join(self, states: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """Add up states, in order; none of them is changed."""
-        joined = _widened(states[0].copy(), max(state.shape[1] for state in states))
-        for state in states[1:]:
-            counts, means, missing = joined[:, 1 : state.shape[1]]
-            joined[0, 0] += state[0, 0]
-            kernels.join(counts, means, np.zeros(len(counts)), *state[:2, 1:], np.zeros(len(counts)))
-            missing += state[2, 1:]
+        joined = MomentsFit(centers=True).join(states)
+        joined[2] = 0.0  # no squares, but numbers of missing values
+        for state in states:
+            joined[2, : state.shape[1]] += state[2]
         return joined
 
     def finish(self, state: NDArray[np.float64]) -> Fill:
