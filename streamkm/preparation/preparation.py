@@ -23,7 +23,7 @@ from streamkm.preparation.column_steps import (
     restored_columns,
 )
 from streamkm.preparation.moments import SUM_BYTES
-from streamkm.preparation.scaling import Fill, Scaling, Table, lengthened
+from streamkm.preparation.scaling import Fill, Scaling, Table, check_width, lengthened
 
 TOTAL = 10_000.0
 """Sum of the values of a row after the step "total"."""
@@ -156,11 +156,11 @@ class Preparation:
         for number, step in enumerate(self.steps):
             columns = self.columns_of(number)
             if step == FILL and self.fill is not None:
-                self.fill.check_width(rows)
+                check_width(rows, len(self.fill.means), 'invalid="mean"')
                 self.fill.apply(rows, out)
             elif step in FOUND:
                 scaling = next(scalings)
-                scaling.check_width(rows, step)
+                check_width(rows, len(scaling.factor), f"the step {step!r}", may_be_wider=not len(scaling.shift))
                 if len(scaling.shift) and not isinstance(rows, np.ndarray):
                     shape = rows.shape[0], len(scaling.shift)  # with zeros for features that the rows lack
                     rows = out = sp.csr_array((rows.data, rows.indices, rows.indptr), shape=shape).toarray()

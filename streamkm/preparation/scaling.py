@@ -25,15 +25,6 @@ class Scaling:
     shift: NDArray[np.float64]  # subtracted, (d,); empty if found on sparse rows, whose zeros stay
     factor: NDArray[np.float64]
 
-    def check_width(self, X: Matrix, step: str) -> None:
-        """Refuse rows wider than the shift, and dense rows narrower: kernels trust widths. Raises InvalidInputError."""
-        found, given, dense = len(self.factor), X.shape[1], isinstance(X, np.ndarray)
-        if (dense and given < found) or (len(self.shift) and given > found):
-            raise InvalidInputError(
-                f"{'dense' if dense else 'sparse'} rows have {given:,} features; the step {step!r} was found on "
-                f"{found:,}: pass rows with the same features"
-            )
-
     def only(self, columns: StepColumns) -> Scaling:
         """A scaling of the chosen columns, which leaves others unchanged."""
         chosen = member(columns, len(self.factor))
@@ -95,6 +86,15 @@ class Table(Scaling):
                 )
 
 
+def check_width(X: Matrix, n_features: int, step: str, *, may_be_wider: bool = False) -> None:
+    """Refuse dense rows of fewer features, and wider rows: kernels trust widths. Raises InvalidInputError."""
+    given, kind = X.shape[1], "dense" if isinstance(X, np.ndarray) else "sparse"
+    if (kind == "dense" and given < n_features) or (given > n_features and not may_be_wider):
+        raise InvalidInputError(
+            f"{kind} rows have {given:,} features; {step} was found on {n_features:,}: pass rows with the same features"
+        )
+
+
 def rounding_of(dtype: Any) -> float:
     """Relative difference within which values count as equal: 128 units of the last place of the computing dtype."""
     return 128 * float(np.finfo(working_dtype(np.dtype(dtype))).eps)
@@ -111,15 +111,6 @@ class Fill:
 
     means: NDArray[np.float64]  # (d,): of a feature's values, zeros of sparse rows included; 0 if it has none
     missing: NDArray[np.float64]  # (d,): share of the rows that lack the feature
-
-    def check_width(self, X: Matrix) -> None:
-        """Refuse rows of another width, except narrower sparse ones: kernels trust widths. Raises InvalidInputError."""
-        found, given = len(self.means), X.shape[1]
-        if given > found or (given < found and isinstance(X, np.ndarray)):
-            raise InvalidInputError(
-                f'rows have {given:,} features; the means of invalid="mean" are those of {found:,}: '
-                "pass rows with the same features"
-            )
 
     def apply(self, X: Matrix, out: NDArray[Any]) -> None:
         """Write values of rows that passed `check_width`, with means in place of NaN."""
