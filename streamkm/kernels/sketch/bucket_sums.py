@@ -22,8 +22,7 @@ MOST_TURNED = 2048
 def sketch_dense(X, buckets, signs, out):
     """Add the CountSketch of dense rows to `out`.
 
-    Up to `MOST_TURNED` components by whole vectors of rows. Beyond, four rows at a time share each look-up of bucket
-    and sign, and the processor overlaps their scattered sums.
+    Up to `MOST_TURNED` components by whole vectors of rows, beyond row by row.
 
     Parameters
     ----------
@@ -35,20 +34,10 @@ def sketch_dense(X, buckets, signs, out):
     if out.shape[1] <= MOST_TURNED:
         scatter_columns(X, buckets, signs, out)
         return
-    n_rows, n_features = X.shape
-    n_grouped = n_rows - n_rows % 4
-    for i in range(0, n_grouped, 4):
-        y0, y1, y2, y3 = out[i], out[i + 1], out[i + 2], out[i + 3]
-        for j in range(n_features):
-            b = buckets[j]
-            s = signs[j]
-            y0[b] += s * X[i, j]
-            y1[b] += s * X[i + 1, j]
-            y2[b] += s * X[i + 2, j]
-            y3[b] += s * X[i + 3, j]
-    for i in range(n_grouped, n_rows):
-        for j in range(n_features):
-            out[i, buckets[j]] += signs[j] * X[i, j]
+    for i in range(X.shape[0]):
+        x, y = X[i], out[i]
+        for j in range(X.shape[1]):
+            y[buckets[j]] += signs[j] * x[j]
 
 
 @kernel

@@ -10,10 +10,9 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 from llvmlite import ir
-from numba.np.arrayobj import make_array
 
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.forms import compiled_form, prefetch, spread
+from streamkm.kernels.intrinsics.forms import NUMBER, PLACE, arrays_of, compiled_form, prefetch, spread, vector_at
 
 VECTOR_BYTES = 64
 
@@ -53,12 +52,11 @@ def turn_square(source, first, target, row):
 def _transposed(builder, vectors):
     """Transpose a square held in vectors: log2(w) rounds of pairwise exchanges."""
     width = len(vectors)
-    i32 = ir.IntType(32)
     step = 1
     while step < width:
         low = [e if not e & step else width + e - step for e in range(width)]
         high = [e + step if not e & step else width + e for e in range(width)]
-        masks = [ir.Constant(ir.VectorType(i32, width), mask) for mask in (low, high)]
+        masks = [ir.Constant(ir.VectorType(NUMBER, width), mask) for mask in (low, high)]
         exchanged = list(vectors)
         for a in range(width):
             if not a & step:
@@ -70,74 +68,54 @@ def _transposed(builder, vectors):
     return vectors
 
 
-def _parts(context, builder, kinds, args):
-    """Split arguments into array structures, and int64 values of the others."""
-    return [
-        make_array(kind)(context, builder, value)
-        if isinstance(kind, nb.types.Array)
-        else context.cast(builder, value, kind, nb.int64)
-        for kind, value in zip(kinds, args, strict=True)
-    ]
-
-
 def _vector(context, dtype):
-    width = VECTOR_BYTES // (dtype.bitwidth // 8)
-    return ir.VectorType(context.get_data_type(dtype), width), width, dtype.bitwidth // 8
+    align = dtype.bitwidth // 8
+    return ir.VectorType(context.get_data_type(dtype), VECTOR_BYTES // align), align
 
 
-def _place(builder, array, vector, row, column, n_columns):
-    offset = builder.add(builder.mul(row, n_columns), column)
-    return builder.bitcast(builder.gep(array.data, [offset]), vector.as_pointer())
+def _square(builder, array, kind, row, column, n_columns):
+    """Pointers to the rows of a square of an array."""
+    rows = (builder.mul(builder.add(row, PLACE(q)), n_columns) for q in range(kind.count))
+    return [vector_at(builder, array, builder.add(start, column), kind) for start in rows]
 
 
-def _int64(value):
-    return ir.Constant(ir.IntType(64), value)
+def _add(builder, pointer, values, align):
+    builder.store(builder.fadd(builder.load(pointer, align=align), values), pointer, align=align)
 
 
 @compiled_form(add_square)
 def _add_square(typingctx, X, row, column, targets, factors, sums):
     def codegen(context, builder, signature, args):
-        kinds = signature.args
-        X_, row_, column_, targets_, factors_, sums_ = _parts(context, builder, kinds, args)
-        vector, width, align = _vector(context, kinds[0].dtype)
-        n_columns = builder.extract_value(X_.shape, 1)
-        rows = [
-            builder.load(_place(builder, X_, vector, builder.add(row_, _int64(q)), column_, n_columns), align=align)
-            for q in range(width)
-        ]
+        kinds, (row, column) = signature.args, args[1:3]
+        X_, targets_, factors_, sums_ = arrays_of(context, builder, signature, args, (0, 3, 4, 5))
+        vector, align = _vector(context, kinds[0].dtype)
+        square = _square(builder, X_, vector, row, column, builder.extract_value(X_.shape, 1))
+        rows = [builder.load(pointer, align=align) for pointer in square]
         for q, values in enumerate(_transposed(builder, rows)):
-            j = builder.add(column_, _int64(q))
+            j = builder.add(column, PLACE(q))
             factor = builder.load(builder.gep(factors_.data, [j]))
             factor = context.cast(builder, factor, kinds[4].dtype, kinds[0].dtype)
-            scale = spread(builder, factor, vector)
             target = context.cast(builder, builder.load(builder.gep(targets_.data, [j])), kinds[3].dtype, nb.int64)
-            place = _place(builder, sums_, vector, target, _int64(0), _int64(width))
-            total = builder.fadd(builder.load(place, align=align), builder.fmul(scale, values))
-            builder.store(total, place, align=align)
+            there = vector_at(builder, sums_, builder.mul(target, PLACE(vector.count)), vector)
+            _add(builder, there, builder.fmul(spread(builder, factor, vector), values), align)
         return context.get_dummy_value()
 
-    return nb.void(X, row, column, targets, factors, sums), codegen
+    return nb.void(X, nb.int64, nb.int64, targets, factors, sums), codegen
 
 
 @compiled_form(turn_square)
 def _turn_square(typingctx, source, first, target, row):
     def codegen(context, builder, signature, args):
-        kinds = signature.args
-        source_, first_, target_, row_ = _parts(context, builder, kinds, args)
-        vector, width, align = _vector(context, kinds[0].dtype)
-        n_columns = builder.extract_value(target_.shape, 1)
-        rows = [
-            builder.load(
-                _place(builder, source_, vector, builder.add(first_, _int64(q)), _int64(0), _int64(width)), align=align
-            )
-            for q in range(width)
-        ]
-        for q, values in enumerate(_transposed(builder, rows)):
-            place = _place(builder, target_, vector, builder.add(row_, _int64(q)), first_, n_columns)
-            builder.store(builder.fadd(builder.load(place, align=align), values), place, align=align)
+        source_, target_ = arrays_of(context, builder, signature, args, (0, 2))
+        vector, align = _vector(context, signature.args[0].dtype)
+        square = _square(builder, source_, vector, args[1], PLACE(0), PLACE(vector.count))
+        there = _square(builder, target_, vector, args[3], args[1], builder.extract_value(target_.shape, 1))
+        turned = _transposed(builder, [builder.load(pointer, align=align) for pointer in square])
+        for pointer, values in zip(there, turned, strict=True):
+            _add(builder, pointer, values, align)
         return context.get_dummy_value()
 
-    return nb.void(source, first, target, row), codegen
+    return nb.void(source, nb.int64, target, nb.int64), codegen
 
 
 @kernel
