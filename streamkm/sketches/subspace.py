@@ -86,9 +86,7 @@ class SubspaceGram:
         if not isinstance(X, np.ndarray):
             kernels.add_gram(X.indptr, X.indices, X.data, weights, sums.product)
             return sums
-        for rows, some in _batches(X, weights, self.shift):
-            if self.shift is not None:
-                _add_total(sums, rows, some)
+        for rows, some in _batches(sums, X, weights, self.shift):
             scaled = rows * np.sqrt(some)[:, None] if len(some) else rows
             add_outer_products(scaled, sums.product)
         return sums
@@ -137,9 +135,7 @@ class RangeFit:
         sums.double |= working_dtype(X.dtype) == np.float64
         if isinstance(X, np.ndarray):
             table = Panels.of(self._test_rows(np.arange(d)))
-            for rows, some in _batches(X, weights, self.shift):
-                if self.shift is not None:
-                    _add_total(sums, rows, some)
+            for rows, some in _batches(sums, X, weights, self.shift):
                 product = table.product(rows)
                 if len(some):
                     product *= some[:, None]
@@ -263,19 +259,15 @@ def oriented(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _batches(
-    X: NDArray[Any], weights: NDArray[np.float64], shift: NDArray[np.float64] | None
+    sums: SubspaceSums, X: NDArray[Any], weights: NDArray[np.float64], shift: NDArray[np.float64] | None
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield copies of rows in float64, less the shift, and their weights."""
+    """Yield copies of rows in float64, less the shift if any, which are then added to the total, and their weights."""
     n_batch = max(1, BATCH_ENTRIES // max(1, X.shape[1]))
     for start in range(0, X.shape[0], n_batch):
-        rows = X[start : start + n_batch].astype(np.float64, order="C")
+        rows, some = X[start : start + n_batch].astype(np.float64, order="C"), weights[start : start + n_batch]
         if shift is not None:
             rows -= shift
-        yield rows, weights[start : start + n_batch]
-
-
-def _add_total(sums: SubspaceSums, rows: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
-    counts = np.zeros(1)
-    order, starts = np.arange(len(rows)), np.array([0, len(rows)])
-    add_dense(rows, weights, order, starts, 0, False, sums.total[None], counts)
-    sums.weight += float(counts[0])
+            order, ends, counts = np.arange(len(rows)), np.array([0, len(rows)]), np.zeros(1)
+            add_dense(rows, some, order, ends, 0, False, sums.total[None], counts)
+            sums.weight += float(counts[0])
+        yield rows, some

@@ -101,17 +101,13 @@ def status_of(path: str) -> os.stat_result:
         raise SourceNotFoundError(f"{path} does not exist") from error
     except OSError as error:
         raise SourceError(f"{path} cannot be opened: {error.strerror}") from error
-    refuse_special(path, status)
-    return status
-
-
-def refuse_special(path: str, status: os.stat_result) -> None:
-    """Refuse all but files and directories: others may block for ever, and give their bytes once."""
+    # others than files and directories may block for ever, and give their bytes once
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise SourceError(
             f"{path} is a FIFO (named pipe), a socket or a device, not a regular file; name files, or a glob that "
             f"leaves it out (what comes through a pipe, write to a file first)"
         )
+    return status
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from streamkm.core.matrix import Matrix, rows_between, working_dtype
+from streamkm.core.matrix import Matrix, matrix_bytes, rows_between, working_dtype
 from streamkm.preparation import Preparation
 from streamkm.sources.chunks import Chunk, decoded_row_bytes
 from streamkm.sources.row_source import Rows, RowSource, WrappedSource
@@ -102,7 +102,7 @@ class CachedRows(WrappedSource):
         if rows is not None:
             return rows
         rows = self.source.read(chunk)
-        size = _bytes_of(rows)
+        size = matrix_bytes(rows.X) + rows.places.nbytes
         with self._lock:
             self._read_share += chunk.n_bytes / self._all_bytes
             if chunk in self._wanted and size <= self._room:
@@ -121,7 +121,7 @@ class CachedRows(WrappedSource):
         self._read_share = 1.0
         pieces, size = list[Rows](), 0
         for rows in self.source.stream(target_bytes):
-            size += _bytes_of(rows)
+            size += matrix_bytes(rows.X) + rows.places.nbytes
             if size <= self._room:
                 pieces.append(rows)
             else:
@@ -141,10 +141,3 @@ class CachedRows(WrappedSource):
 def cached_rows(source: RowSource, chunk_bytes: int, room_bytes: int) -> RowSource:
     """The source with its rows cached in up to `room_bytes`; unchanged for 0."""
     return CachedRows(source, chunk_bytes, room_bytes) if room_bytes else source
-
-
-def _bytes_of(rows: Rows) -> int:
-    """Bytes of rows in memory."""
-    X = rows.X
-    values = X.nbytes if isinstance(X, np.ndarray) else X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
-    return int(values + rows.places.nbytes)

@@ -6,7 +6,7 @@ A source is cheap to pickle and repeatable: reading a chunk again, in any proces
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -252,6 +252,24 @@ class RemoteView(RowSource):
 
     def describe(self, place: int) -> str:
         return super().describe(place) if self._describe is None else self._describe(place)
+
+
+def started(source: RowSource, made: Any) -> Iterator[Any]:
+    """What a program makes for a source, from its start: `made` is an iterable, or a callable that returns one."""
+    found = made() if callable(made) else made
+    if not isinstance(found, Iterable):
+        raise InvalidInputError(f"{source.name} gives {type(found).__name__}; a callable must return an iterator")
+    return iter(found)
+
+
+def restarted(source: RowSource, made: Any, begun: Iterator[Any] | None) -> Iterator[Any]:
+    """The iterator that a first look has begun, or a fresh one. Raises InvalidInputError: an iterator was read."""
+    if begun is None and not source.access.replayable:
+        raise InvalidInputError(
+            f"{source.name} is an iterator, which can be read only once; pass a list, or a callable that returns a "
+            f"fresh iterator for every pass"
+        )
+    return begun or started(source, made)
 
 
 def row_places(start: int, stop: int) -> NDArray[np.int64]:

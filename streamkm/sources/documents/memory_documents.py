@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.documents.hashed import HashedText, TextBatch
-from streamkm.sources.row_source import row_places
+from streamkm.sources.row_source import restarted, row_places, started
 from streamkm.sources.text_lines import BLOCK_BYTES
 from streamkm.text.feature_hashing import KINDS, FeatureHashing, Input, kind_remedy
 
@@ -88,27 +88,19 @@ class DocumentStream(HashedText):
         self.access = replace(self.access, replayable=not isinstance(documents, Iterator))
         how = "made anew for every pass" if self.access.replayable else "read only once"
         super().__init__(hashing, {"format": f"documents of a program, {how}"})
-        iterator = self._start()
+        iterator = started(self, documents)
         self._head = next(joined(_numbered(iterator), SAMPLE_BYTES), None)
         if self._head is None:
             raise InvalidInputError(f"{self.name} gives no documents; at least 1 is needed")
         self._begun: Iterator[Any] | None = chain(self._head.documents, iterator)
 
     def batches(self, text_bytes: int) -> Iterator[TextBatch]:
-        if self._begun is None and not self.access.replayable:
-            raise InvalidInputError(
-                f"{self.name} is an iterator, which can be read only once; pass a list, or a callable that returns a "
-                f"fresh iterator for every pass"
-            )
-        iterator, self._begun = self._begun or self._start(), None
+        iterator, self._begun = restarted(self, self._documents, self._begun), None
         yield from joined(_numbered(iterator), text_bytes)
 
     def sample(self) -> tuple[TextBatch, float | None]:
         assert self._head is not None
         return self._head, None
-
-    def _start(self) -> Iterator[Any]:
-        return iter(self._documents() if callable(self._documents) else self._documents)
 
 
 def batch_of(records: Sequence[Record]) -> TextBatch:

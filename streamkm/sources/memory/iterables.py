@@ -21,7 +21,7 @@ from streamkm.sources.chunks import Access
 from streamkm.sources.frames import order_of
 from streamkm.sources.memory.arrays import SparseSource, open_array
 from streamkm.sources.memory.tables import PassHash
-from streamkm.sources.row_source import Rows, RowSource, row_places
+from streamkm.sources.row_source import Rows, RowSource, restarted, row_places, started
 from streamkm.sources.stored import make_csr
 
 MADE_COPIES = 3  # of a chunk, while a program makes it: itself, and values in float64 that it is made from
@@ -56,15 +56,12 @@ class IterableSource(RowSource):
                 f"{name} is a {type(chunks).__name__} that shuffles: every pass would give the rows in another order, "
                 f"and labels would be of other rows; make it with shuffle=False"
             )
-        iterator = self._start()
-        first = next(iterator, None)
-        while first is not None and _is_empty(first):
-            first = next(iterator, None)
+        iterator = started(self, chunks)
+        first = next((chunk for chunk in iterator if not _is_empty(chunk)), None)
         if first is None:
             raise InvalidInputError(f"{name} gives no rows; at least 1 is needed")
-        self._begun: Iterator[Any] | None = chain(
-            iter([first]), iterator
-        )  # which holds the first no longer than it must
+        # which holds the first no longer than it must
+        self._begun: Iterator[Any] | None = chain(iter([first]), iterator)
         opened = _open_chunk(first, f"chunk 0 of {name}")
         self.is_sparse = opened.is_sparse
         self.dtype, self.feature_names = opened.dtype, opened.feature_names
@@ -83,22 +80,11 @@ class IterableSource(RowSource):
         return self._passes.compared(self._merged_rows(target_bytes), self.name, remedy)
 
     def _merged_rows(self, target_bytes: int) -> Iterator[Rows]:
-        if self._begun is None and not self.access.replayable:
-            raise InvalidInputError(
-                f"{self.name} is an iterator, which can be read only once; pass a list, or a callable that returns a "
-                f"fresh iterator for every pass"
-            )
-        iterator, self._begun = self._begun or self._start(), None
+        iterator, self._begun = restarted(self, self._chunks, self._begun), None
         place = 0
         for X in _merged(self._pieces(iterator, target_bytes), target_bytes):
             yield Rows(X, row_places(place, place + X.shape[0]))
             place += X.shape[0]
-
-    def _start(self) -> Iterator[Any]:
-        made = self._chunks() if callable(self._chunks) else self._chunks
-        if not isinstance(made, Iterable):
-            raise InvalidInputError(f"{self.name} gives {type(made).__name__}; a callable must return an iterator")
-        return iter(made)
 
     def _pieces(self, iterator: Iterator[Any], target_bytes: int) -> Iterator[tuple[Matrix, int]]:
         """Yield copies of the chunks, cut if above `target_bytes`, and the bytes of each."""

@@ -32,11 +32,8 @@ class ParquetTable(RowGroupTable):
 
     def _batches(self, part: int, units: list[int], names: list[str]) -> Iterator[Any]:
         row_bytes = max(8 * len(names), self._layout.row_bytes)
-        n_rows = (
-            min(1 << 16, max(1 << 10, _BATCH_BYTES // row_bytes))
-            if len(names) <= len(self._layout.columns)
-            else HEAD_ROWS
-        )
+        n_rows = min(1 << 16, max(1 << 10, _BATCH_BYTES // row_bytes))
+        n_rows = n_rows if len(names) <= len(self._layout.columns) else HEAD_ROWS
         with parquet_file(self.paths[part], f", row group {units[0]:,} or later") as file:
             yield from file.iter_batches(n_rows, row_groups=units, columns=names, use_threads=True)
 
