@@ -16,7 +16,7 @@ from streamkm.core.exceptions import MissingDependencyError, SourceError
 from streamkm.sources.formats import COMPRESSED, signed
 from streamkm.sources.remote import check_same
 from streamkm.sources.stored import RawFile, open_binary
-from streamkm.sources.text_lines import PLACE_BITS, Fill, line_number
+from streamkm.sources.text_lines import PLACE_BITS, Fill, filled, line_number
 
 PLAIN = "plain"
 
@@ -31,10 +31,7 @@ _WHOLE = 1 << 62
 def read_text(fill: Fill, n_bytes: int) -> bytes:
     """Read up to `n_bytes` of text; less only at the end."""
     view = memoryview(bytearray(n_bytes))
-    done = 0
-    while done < n_bytes and (n_read := fill(view[done:])):
-        done += n_read
-    return bytes(view[:done])
+    return bytes(view[: filled(fill, view)])
 
 
 def compression(path: str) -> str:

@@ -22,12 +22,12 @@ from streamkm.kernels.text.machine_words import WINDOW
 from streamkm.kernels.text.svmlight_index import NOT_PLAIN, find_rows, gather_lines
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.row_source import IndexedRows, Rows
-from streamkm.sources.text_lines import PLACE_BITS, LineReader, LongLineError
+from streamkm.sources.text_lines import PLACE_BITS, LineReader, LongLineError, whole_lines
 
 LARGEST_INT64 = 2**63 - 1
 _LARGEST_INT32 = 2**31 - 1
 _SHOWN_CHARACTERS = 40
-_LINE_FEED, _ROOM_BEHIND, _INDEX_BYTES = 10, 1 << 14, 4
+_INDEX_BYTES = 4
 _TEXT_COPIES, _ROW_COPIES = 2, 3  # of a long line: its text in buffers; its values as they are parsed, sampled and kept
 
 _MARGIN, _MOST_AHEAD = 1.03, 4096.0
@@ -194,28 +194,14 @@ def index_text(
 
     `fill` gives the text from byte `begin` on, the byte before the chunk, which tells whether the chunk's first byte
     starts a line. `read` reads the chunk, for the message that names file and line. `longest`: bytes of a line that may
-    be held behind the chunk.
+    be held.
     """
     n_wanted = chunk.stop - begin
-    text = np.empty(n_wanted + _ROOM_BEHIND + 1 + WINDOW, np.uint8)
-    filled, searched, end = 0, n_wanted - 1, -1
-    while end < 0:
-        room = len(text) - 1 - WINDOW
-        if filled == room:
-            if room - n_wanted > longest:
-                return None
-            text = np.concatenate([text, np.empty(room, np.uint8)])
-            continue
-        n_read = fill(text[filled:room].data)
-        if n_read == 0:
-            text[filled] = _LINE_FEED  # the last one may be missing
-            end = filled
-        filled += n_read
-        if filled > searched:
-            found = np.flatnonzero(text[searched:filled] == _LINE_FEED)
-            end = searched + int(found[0]) if len(found) else end
-            searched = max(searched, filled)
-    text[end + 1 : end + 1 + WINDOW] = 0
+    try:
+        text = np.frombuffer(whole_lines(fill, n_wanted, longest, is_inside=True), np.uint8)
+    except LongLineError:
+        return None
+    end = len(text) - WINDOW - 1
     capacity = end // 2 + 1
     starts, stops = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
     n_rows, width = find_rows(text, 0, min(n_wanted, end + 1), 0 if fmt.zero_based else 1, starts, stops)

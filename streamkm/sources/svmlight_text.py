@@ -38,7 +38,6 @@ from streamkm.sources.svmlight_rows import (
 from streamkm.sources.text_lines import (
     MAX_LINE_BYTES,
     PLACE_BITS,
-    Fill,
     LineLimit,
     LineReader,
     text_size,
@@ -98,7 +97,7 @@ class SvmlightSource(RowSource):
         self.name = name_of(self.paths)
         if self.n_bytes == 0:
             raise InvalidInputError(f"{self.name}: empty, 0 bytes; svmlight text with at least one row is needed")
-        self._line_limit: LineLimit | None = None
+        self.line_limit: LineLimit | None = None
 
     def chunks(self, target_bytes: int) -> ChunkRuns:
         """Cut the files at even bytes, regardless of lines; decoded bytes are projected from a few probes."""
@@ -121,7 +120,7 @@ class SvmlightSource(RowSource):
         # one byte back, for the line feed that tells whether the first byte starts a line
         begin = max(chunk.start - 1, 0)
         with opened_text(self.paths[chunk.part], begin, chunk.stop, self._kind) as (fill, _):
-            lines = self._lines(fill, begin, chunk.part)
+            lines = LineReader(fill, begin, source=self, part=chunk.part)
             if chunk.start == 0 or lines.skip_line(chunk.stop):
                 while lines.position < chunk.stop and _load(lines):
                     self._add(builder, lines, chunk.stop, chunk.part)
@@ -133,7 +132,7 @@ class SvmlightSource(RowSource):
             return None
         begin = chunk.start - 1
         with opened_text(self.paths[chunk.part], begin, chunk.stop, self._kind) as (fill, _):
-            longest = MAX_LINE_BYTES if self._line_limit is None else self._line_limit.most_bytes
+            longest = MAX_LINE_BYTES if self.line_limit is None else self.line_limit.most_bytes
             return index_text(fill, begin, chunk, self._format, partial(self.read, chunk), longest)
 
     def _probes(self) -> Iterator[tuple[int, int, int]]:
@@ -211,14 +210,8 @@ class SvmlightSource(RowSource):
 
     def with_line_limit(self, limit: LineLimit) -> RowSource:
         bounded = copy(self)
-        bounded._line_limit = replace(limit, byte_cost=line_cost(self.dtype.itemsize))
+        bounded.line_limit = replace(limit, byte_cost=line_cost(self.dtype.itemsize))
         return bounded
-
-    def _lines(self, fill: Fill, offset: int, part: int) -> LineReader:
-        """A reader of a file's lines, which refuses long ones for which there is no room."""
-        return LineReader(
-            fill, offset, where=lambda byte: self.describe(part << PLACE_BITS | byte), limit=self._line_limit
-        )
 
     def _add(self, builder: RowBuilder, lines: LineReader, limit: int, part: int) -> None:
         try:
@@ -247,7 +240,7 @@ class CompressedSvmlightSource(SvmlightSource):
         builder = RowBuilder(self._format)
         for part, path in enumerate(self.paths):
             with opened_text(path) as (fill, _):
-                lines = self._lines(fill, 0, part)
+                lines = LineReader(fill, 0, source=self, part=part)
                 while _load(lines):
                     # text is about as long as what it decodes to
                     limit = lines.position + max(target_bytes - builder.n_bytes, 1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,13 +29,14 @@ SHARED = 2
 """Factor on the bytes that a line lacks, for the limit in a message: plans use part of an increase otherwise."""
 
 _LINE_FEED = 10
+_MORE_BYTES = 1 << 14  # behind the end of a piece of text, as often as its last line takes to end
 
 Fill: TypeAlias = Callable[[memoryview], int]
 """Fills a buffer with the next bytes; gives how many there were."""
 
 
 class LongLineError(Exception):
-    """A line is too long for a reader that names no places."""
+    """A line is too long for a reader that names no places; the byte of the text where it begins, if known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,9 @@ class LineLimit:
 class LineReader:
     """Whole lines out of bytes that arrive in order, in one buffer that is reused, and grows only for longer lines.
 
-    `fill` gives the bytes from position `offset` of the file on, none at its end. `where` names a line by its position,
-    in the refusal of one for which `limit` has no room. `text` is the buffer (uint8), whose byte 0 is at position
-    `base` of the file; unconsumed whole lines are in start..end, and the consumer moves `start`.
+    `fill` gives the bytes from position `offset` of the file on, none at its end. `source` names a line of file `part`,
+    in the refusal of one for which its `line_limit`, or else `limit`, has no room. `text` is the buffer (uint8), whose
+    byte 0 is at position `base` of the file; unconsumed whole lines are in start..end, and the consumer moves `start`.
     """
 
     def __init__(
@@ -77,12 +78,13 @@ class LineReader:
         offset: int,
         block_bytes: int = BLOCK_BYTES,
         *,
-        where: Callable[[int], str] | None = None,
+        source: Any = None,
+        part: int = 0,
         limit: LineLimit | None = None,
     ) -> None:
-        self._fill = fill
-        self._where, self._limit = where, limit
-        self._most_bytes = MAX_LINE_BYTES if limit is None else limit.most_bytes
+        self._fill, self._source, self._part = fill, source, part
+        self._limit = limit if source is None else source.line_limit
+        self._most_bytes = MAX_LINE_BYTES if self._limit is None else self._limit.most_bytes
         self._filled = 0
         self._at_end = False
         self._allocate(block_bytes)
@@ -137,16 +139,17 @@ class LineReader:
 
     def _refusal(self) -> Exception:
         """The error for the line that fills the buffer, after reading the rest of it."""
-        if self._where is None:
+        if self._source is None:
             return LongLineError()
         n_bytes, line, feed = self._filled, b" ", b""
         while line and not feed and n_bytes < MAX_LINE_BYTES:
             line, feed, _ = bytes(self._view[: self._fill(self._view[:BLOCK_BYTES])]).partition(b"\n")
             n_bytes += len(line)
+        where = self._source.describe(self._part << PLACE_BITS | self.base)
         if self._limit is not None and n_bytes < MAX_LINE_BYTES:
-            return self._limit.refusal(self._where(self.base), n_bytes)
+            return self._limit.refusal(where, n_bytes)
         return InvalidInputError(
-            f"{self._where(self.base)}: a line is longer than {MAX_LINE_BYTES:,} bytes, the most that is accepted; "
+            f"{where}: a line is longer than {MAX_LINE_BYTES:,} bytes, the most that is accepted; "
             f"check that the file is text with line feeds between its rows"
         )
 
@@ -172,6 +175,35 @@ class LineReader:
                 return True
             self.base += n_read
         return False
+
+
+def filled(fill: Fill, view: memoryview) -> int:
+    """Fill a buffer with text; give the bytes, which are less only at the end."""
+    done = 0
+    while done < len(view) and (n_read := fill(view[done:])):
+        done += n_read
+    return done
+
+
+def whole_lines(fill: Fill, n_bytes: int, longest: int, *, is_inside: bool) -> bytearray:
+    """Text of so many bytes, on to the end of its last line, and `WINDOW` zeros; a last line feed may be missing.
+
+    `is_inside`: whether it begins inside of a line; if that goes through all of it, the text is left out. Raises
+    LongLineError: the last line is longer than `longest`.
+    """
+    text = bytearray(n_bytes + _MORE_BYTES + WINDOW)  # so that it need not grow and be copied
+    del text[filled(fill, memoryview(text)[:n_bytes]) :]
+    line = text.rfind(b"\n", 0, -1) + 1
+    if is_inside and not line:
+        text.clear()
+    while text and not text.endswith(b"\n"):
+        if len(text) - line > longest:
+            raise LongLineError(line)
+        more = bytearray(_MORE_BYTES)
+        del more[filled(fill, memoryview(more)) :]
+        text += more[: more.find(b"\n") + 1 or None] or b"\n"
+    text += bytes(WINDOW)
+    return text
 
 
 def text_size(path: str) -> int:

@@ -52,7 +52,7 @@ class HashedText(RowSource):
 
     is_sparse = True
     access = Access(decodes=True, libraries=("words",))  # which take texts apart
-    _line_limit: LineLimit | None = None
+    line_limit: LineLimit | None = None
 
     def __init__(self, hashing: FeatureHashing, stored: Mapping[str, str], taken: Mapping[str, Any] | None = None):
         self.hashing = hashing
@@ -124,7 +124,7 @@ class HashedText(RowSource):
 
     def with_line_limit(self, limit: LineLimit) -> RowSource:
         bounded = copy(self) if self.origin.files else self
-        bounded._line_limit = replace(limit, byte_cost=_line_cost(self.hashing))
+        bounded.line_limit = replace(limit, byte_cost=_line_cost(self.hashing))
         return bounded
 
     def details(self) -> dict[str, str]:

@@ -140,7 +140,7 @@ class WholeFiles(DocumentList):
         path = self.paths[number]
         with open_binary(path) as file:
             text = file.read()
-        limit = self._line_limit
+        limit = self.line_limit
         if limit is not None and len(text) > max(BLOCK_BYTES, limit.room_bytes / limit.byte_cost):
             raise limit.refusal(path, len(text))
         try:

@@ -32,7 +32,6 @@ from streamkm.sources.text_lines import (
     BLOCK_BYTES,
     MAX_LINE_BYTES,
     PLACE_BITS,
-    Fill,
     LineLimit,
     LineReader,
     LongLineError,
@@ -134,7 +133,8 @@ class TextFiles(HashedText):
         try:
             names = self._names(part) if self.has_names else []
             with opened_text(self.paths[part], before) as (fill, _):
-                reader = LineReader(fill, before, limit=_SHORT) if is_look else self._lines(fill, before, part)
+                how: dict[str, Any] = {"limit": _SHORT} if is_look else {"source": self, "part": part}
+                reader = LineReader(fill, before, **how)
                 if start > 0 and not reader.skip_line(stop):
                     return
                 records = self._of_csv(reader, names) if self.form == "csv" else self._of_lines(reader)
@@ -150,13 +150,8 @@ class TextFiles(HashedText):
     def _names(self, part: int) -> Sequence[str]:
         """Names of the columns of a file of CSV: its first record."""
         with opened_text(self.paths[part]) as (fill, _):
-            return [*next(self._of_csv(self._lines(fill, 0, part, STEP_BYTES), ()), (0, {}, 0))[1].values()]
-
-    def _lines(self, fill: Fill, offset: int, part: int, block_bytes: int = BLOCK_BYTES) -> LineReader:
-        """A reader of a file's lines, which refuses long ones for which there is no room."""
-        return LineReader(
-            fill, offset, block_bytes, where=lambda at: self.describe(part << PLACE_BITS | at), limit=self._line_limit
-        )
+            reader = LineReader(fill, 0, STEP_BYTES, source=self, part=part)
+            return [*next(self._of_csv(reader, ()), (0, {}, 0))[1].values()]
 
     def _of_lines(self, reader: LineReader) -> Iterator[tuple[int, Fields, int]]:
         """Yield (position, fields, position of the next) of lines of text or JSON."""

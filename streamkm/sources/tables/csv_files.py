@@ -18,11 +18,11 @@ from streamkm.kernels.text.csv_numbers import parse_numbers
 from streamkm.kernels.text.machine_words import WINDOW
 from streamkm.sources.arrow import WORKING_BYTES, pyarrow
 from streamkm.sources.chunks import Access, Chunk, ChunkRuns, Origin
-from streamkm.sources.compressed_text import compression, describe_line, opened_text, read_text
+from streamkm.sources.compressed_text import PLAIN, compression, describe_line, opened_text, read_text
 from streamkm.sources.fitted_tables import CSV_KEYS, TableOptions, read_options
 from streamkm.sources.remote import remote_library
 from streamkm.sources.row_source import Rows, RowSource
-from streamkm.sources.stored import name_of, open_binary, opened_path, read_fully
+from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.tables.columns import (
     TableSchema,
     check_file,
@@ -45,11 +45,10 @@ from streamkm.sources.tables.csv_format import (
     with_nulls,
 )
 from streamkm.sources.tables.row_groups import columns_text, gather_values, take_layout
-from streamkm.sources.text_lines import MAX_LINE_BYTES, PLACE_BITS, text_size
+from streamkm.sources.text_lines import MAX_LINE_BYTES, PLACE_BITS, LongLineError, text_size, whole_lines
 
 _HEAD_BYTES = 1 << 20  # that a header is read from, and types of columns are inferred from
 _IDS_BYTES = 1 << 24  # of text, of which one column is read
-_MORE_BYTES = 1 << 16  # behind the end of a chunk, as often as a line takes to end
 _MOST_BYTES = 1 << 26  # of unpacked text at a time
 _PIECE_BYTES = 1 << 18  # of text that is unpacked at once
 _LINE_FEED = 10
@@ -258,20 +257,12 @@ class CsvTable(CsvFiles):
         """Text of the lines that start in a byte range of a file, and the place of the first."""
         # one byte back, for the line feed that tells whether the first byte starts a line
         base = max(start - 1, self._starts[part])
-        text = bytearray(stop - base + _MORE_BYTES + WINDOW)  # so that it need not grow and be copied
-        with open_binary(self.paths[part], base, min(self.sizes[part], stop + _MORE_BYTES)) as file:
-            del text[read_fully(file, memoryview(text)[: stop - base], base) :]
-            begin = text.find(b"\n", 0, -1) + 1 if start > base else 0
-            if start > base and not begin:
-                return np.zeros(WINDOW, np.uint8), base  # one line goes through all of it
-            line = text.rfind(b"\n", 0, -1) + 1
-            while not text.endswith(b"\n"):
-                if len(text) - line > MAX_LINE_BYTES:
-                    raise self._too_long(part, base + line)
-                more = bytearray(_MORE_BYTES)
-                del more[read_fully(file, memoryview(more), base + len(text)) :]
-                text += more[: more.find(b"\n") + 1 or None] or b"\n"
-        text += bytes(WINDOW)
+        try:
+            with opened_text(self.paths[part], base, stop, PLAIN) as (fill, _):
+                text = whole_lines(fill, stop - base, MAX_LINE_BYTES, is_inside=start > base)
+        except LongLineError as line:
+            raise self._too_long(part, base + line.args[0]) from None
+        begin = text.find(b"\n") + 1 if start > base else 0
         return np.frombuffer(text, np.uint8)[begin:], base + begin
 
 
