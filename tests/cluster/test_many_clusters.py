@@ -24,7 +24,7 @@ from streamkm.cluster.seeding.two_level import quotas_of
 from streamkm.core.process import ONE_BLAS_THREAD
 from streamkm.engine import open_executor
 from streamkm.kernels.intrinsics import pairs, products, sieve
-from streamkm.kernels.text.machine_words import trailing_zeros
+from streamkm.kernels.text.machine_words import count_bits, trailing_zeros
 from tests import naive
 from tests.dask_processes import assert_same_bits
 
@@ -45,7 +45,7 @@ def _mark(X, first, n_rows, table, place, units, bias, column, row_units, limits
 
 @nb.njit
 def _bits(word):
-    return trailing_zeros(word), sieve.count_bits(word)
+    return trailing_zeros(word), count_bits(word)
 
 
 @nb.njit
@@ -196,7 +196,7 @@ def test_readable_forms_of_the_sieve():
         np.testing.assert_array_equal(marks[:n_rows], expected[:n_rows])
         assert 0.05 < np.unpackbits(marks[:n_rows].view(np.uint8)).mean() < 0.7
         for word in marks[marks > 0]:
-            assert _bits(word) == (trailing_zeros(word), sieve.count_bits(word))
+            assert _bits(word) == (trailing_zeros(word), count_bits(word))
 
 
 def test_readable_forms_of_products_of_pairs():

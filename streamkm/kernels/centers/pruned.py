@@ -17,8 +17,8 @@ from streamkm.kernels.intrinsics.forms import prefetch
 from streamkm.kernels.intrinsics.pairs import CHAINS, chained_products, short_product
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 from streamkm.kernels.intrinsics.reductions import dot
-from streamkm.kernels.intrinsics.sieve import PANEL_BYTES, PANEL_COLUMNS, count_bits, mark_columns
-from streamkm.kernels.text.machine_words import trailing_zeros
+from streamkm.kernels.intrinsics.sieve import PANEL_BYTES, PANEL_COLUMNS, mark_columns
+from streamkm.kernels.text.machine_words import count_bits, trailing_zeros
 
 SEGMENT = 64
 """Panels compared before each row's limit is lowered: their marks fill whole words."""

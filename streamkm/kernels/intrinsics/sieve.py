@@ -195,16 +195,3 @@ def joined_halves(builder, n_bytes, features):
         return builder.add(builder.ashr(builder.shl(both, sixteen), sixteen), builder.ashr(both, sixteen))
 
     return join
-
-
-def count_bits(word):
-    """Count (int64) the bits of a uint64 that are 1."""
-    return int(word).bit_count()
-
-
-@compiled_form(count_bits)
-def _count_bits(typing, word):
-    def codegen(context, builder, signature, args):
-        return builder.ctpop(args[0])
-
-    return nb.int64(nb.uint64), codegen

@@ -41,7 +41,7 @@ def _powers_of_five() -> np.ndarray:
 
 POWERS_OF_FIVE = _powers_of_five()
 
-_0, _1, _2, _3, _8, _10 = (np.uint64(i) for i in (0, 1, 2, 3, 8, 10))
+_0, _1, _3, _10 = (np.uint64(i) for i in (0, 1, 3, 10))
 _ZERO_CHAR = np.uint64(48)
 _HIGH_BIT = np.uint64(63)
 _ALL_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)

@@ -49,6 +49,11 @@ def bytes_outside(buf, at, low, span):
     return np.uint64(sum(1 << i for i, c in enumerate(buf[at : at + WINDOW].tolist()) if not low <= c <= low + span))
 
 
+def count_bits(word):
+    """Count the bits of a uint64 that are 1."""
+    return int(word).bit_count()
+
+
 def trailing_zeros(word):
     """Count the zero bits below the lowest set bit of a uint64; 64 for 0."""
     return (int(word) & -int(word)).bit_length() - 1 if word else 64
@@ -95,17 +100,19 @@ def _bytes_outside(typingctx, buf, at, low, span):
     return types.uint64(buf, types.int64, types.int64, types.int64), codegen
 
 
-def _count_bits(meaning, name):
+def _count_bits(meaning, name, *more):
     @compiled_form(meaning)
     def count(typingctx, word):
         def codegen(context, builder, signature, args):
-            return getattr(builder, name)(args[0], ir.Constant(ir.IntType(1), 0))
+            return getattr(builder, name)(args[0], *more)
 
         return types.int64(types.uint64), codegen
 
 
-_count_bits(trailing_zeros, "cttz")
-_count_bits(leading_zeros, "ctlz")
+_DEFINED = ir.Constant(ir.IntType(1), 0)  # for 0, too
+_count_bits(count_bits, "ctpop")
+_count_bits(trailing_zeros, "cttz", _DEFINED)
+_count_bits(leading_zeros, "ctlz", _DEFINED)
 
 
 @inner_kernel

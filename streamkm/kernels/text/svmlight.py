@@ -28,8 +28,8 @@ from streamkm.kernels.text.svmlight_tokens import (
 
 # the fields of a job
 START, LIMIT, END, BASE, FIRST_INDEX, LARGEST_INDEX = range(6)
-ROWS, NNZ, FIXUPS, WIDEST, STATUS, TOKEN, LINE = range(6, 13)
-JOB_FIELDS = 13
+ROWS, NNZ, FIXUPS, WIDEST, STATUS, TOKEN = range(6, 12)
+JOB_FIELDS = 12
 
 # ``1:2`` and a blank; ``1`` and a line feed. What a text may hold at most.
 LEAST_VALUE_BYTES, LEAST_ROW_BYTES = 4, 2
@@ -47,8 +47,8 @@ def parse_rows(buf, job, data, indices, indptr, places, fixups):
         the place of byte 0; `FIRST_INDEX`, 0 or 1; `LARGEST_INDEX` as written in the text; in and out: `ROWS` and
         `NNZ` filled so far, `WIDEST`, the largest index plus one counted from `FIRST_INDEX`. Out: `START`, the first
         byte not parsed; `FIXUPS`, values left to the caller, possibly more than `fixups` has room for, and then this
-        call must be repeated with more; `STATUS`, and unless it is `OK`, `TOKEN` and `LINE`, the bytes where the
-        trouble and its line begin. Rows and values before the trouble are good.
+        call must be repeated with more; `STATUS`, and unless it is `OK`, `TOKEN`, the byte where the trouble
+        begins. Rows and values before the trouble are good.
     data : float32 or float64 ndarray of shape (capacity,), mutated
         Room for a value for each `LEAST_VALUE_BYTES` of the text.
     indices : int32 or int64 ndarray of shape (capacity,), mutated
@@ -67,7 +67,6 @@ def parse_rows(buf, job, data, indices, indptr, places, fixups):
     first_index, largest_index = job[FIRST_INDEX], job[LARGEST_INDEX]
     rows, nnz, widest = job[ROWS], job[NNZ], job[WIDEST]
     n_fixups, status, token = 0, OK, at
-    line = at
     most_nnz, most_rows = nnz + (end - at) // LEAST_VALUE_BYTES, rows + (end - at) // LEAST_ROW_BYTES
     if (
         at < 0
@@ -137,4 +136,4 @@ def parse_rows(buf, job, data, indices, indptr, places, fixups):
             at += 1
         at += 1
     job[START], job[ROWS], job[NNZ], job[WIDEST] = at, rows, nnz, widest
-    job[FIXUPS], job[STATUS], job[TOKEN], job[LINE] = n_fixups, status, token, line
+    job[FIXUPS], job[STATUS], job[TOKEN] = n_fixups, status, token
