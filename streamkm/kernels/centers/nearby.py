@@ -160,10 +160,8 @@ def lowest_set(scores, limits, n_columns, out):
             ties -= row[c] < limit
         found = 0
         for c in range(n_columns):
-            if row[c] < limit:
+            is_tie = row[c] == limit and ties > 0
+            if row[c] < limit or is_tie:
                 out[i, found] = c
                 found += 1
-            elif row[c] == limit and ties > 0:
-                out[i, found] = c
-                found += 1
-                ties -= 1
+                ties -= is_tie

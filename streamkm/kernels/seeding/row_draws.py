@@ -42,11 +42,7 @@ def best_trial(scores, n_trials, d2norms, weights, closest):
         weight = weights[i] if weighted else 1.0
         for t in range(n_trials):
             masses[t] += weight * min(closest[i], max(np.float64(scores[i, t]) + d2norms[i], 0.0))
-    best = 0
-    for t in range(1, n_trials):
-        if masses[t] < masses[best]:
-            best = t
-    return best
+    return np.argmin(masses)
 
 
 @kernel(fastmath=FUSED)

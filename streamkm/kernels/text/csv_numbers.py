@@ -41,11 +41,9 @@ def parse_numbers(buf, span, delimiter, columns, out, places):
     n_rows = 0
     while at < end:
         line = at
-        if text[at] == _LINE_FEED:
-            at += 1
-            continue
-        if text[at] == _RETURN and text[at + 1] == _LINE_FEED:
-            at += 2
+        end_of_line = at + np.int64(text[at] == _RETURN)
+        if text[end_of_line] == _LINE_FEED:
+            at = end_of_line + 1
             continue
         for field in range(n_fields):
             column = columns[field]
