@@ -57,9 +57,8 @@ class FourierMap(Projected):
         if orthogonal:
             for start in range(0, n_frequencies, width):
                 group = drawn[:, start : start + width]
-                drawn[:, start : start + width] = np.linalg.qr(group)[0] * np.linalg.norm(
-                    rng.normal(size=group.shape), axis=0
-                )
+                lengths = np.linalg.norm(rng.normal(size=group.shape), axis=0)
+                drawn[:, start : start + width] = np.linalg.qr(group)[0] * lengths
         frequencies = np.ascontiguousarray(drawn * np.sqrt(2 * gamma), np.float32)
         return cls(frequencies, shift, np.eye(n_columns, dtype=np.float32))
 

@@ -201,12 +201,9 @@ def _leverage(k: int, eps: float, delta: float, *_: int | None) -> list[_Size]:
 
 FORMULAS: dict[str, Callable[..., list[_Size]]] = {
     "countsketch": _countsketch,
-    "signs": _projection,
-    "gaussian": _projection,
-    "sparse": _projection,
+    **dict.fromkeys(("signs", "gaussian", "sparse"), _projection),
     "hadamard": _hadamard,
-    "svd": _svd,
-    "pca": _svd,
+    **dict.fromkeys(("svd", "pca"), _svd),
     "leverage": _leverage,
 }
 """By kind of sketch; "sparse" is Achlioptas' with a third of its entries."""

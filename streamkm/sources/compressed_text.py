@@ -25,7 +25,7 @@ _SUFFIXES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 _ZSTD_FEED_BYTES = 1 << 11
 _LEAST_READ_BYTES = 1 << 12
 _LINE_BYTES = 1 << 15  # behind the end of a chunk: one request brings its last line too, unless that is longer
-_WHOLE = 1 << 62
+WHOLE = 1 << 62
 
 
 def read_text(fill: Fill, n_bytes: int) -> bytes:
@@ -49,7 +49,7 @@ def describe_line(paths: Sequence[str], place: int) -> str:
 
 @contextmanager
 def opened_text(
-    path: str, offset: int = 0, stop: int | None = _WHOLE, kind: str | None = None
+    path: str, offset: int = 0, stop: int | None = WHOLE, kind: str | None = None
 ) -> Iterator[tuple[Fill, RawFile]]:
     """Open a file that may be compressed: give its text, and the file itself, whose position shows the bytes used.
 
@@ -57,7 +57,7 @@ def opened_text(
     short look. `kind`: the result of `compression`, if known. Raises SourceError, naming the byte of the text:
     unreadable, changed, truncated or corrupt; MissingDependencyError: zstandard is needed.
     """
-    position, end = offset, _WHOLE if stop is None else stop
+    position, end = offset, WHOLE if stop is None else stop
     with open_binary(path, offset, stop if stop is None else stop + _LINE_BYTES) as raw:
         kind = kind or compression_of(path, raw)
         raw.seek(offset)

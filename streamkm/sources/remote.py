@@ -159,12 +159,11 @@ def named(address: Address) -> list[Address]:
     """
     if "::" in address.url or not any(sign in address.url for sign in "*["):
         return [address]
-    found = ask(
-        address, lambda fs, path: {fs.unstrip_protocol(name): info for name, info in fs.glob(path, detail=True).items()}
-    )
+    fs, found = ask(address, lambda fs, path: (fs, fs.glob(path, detail=True)))
     if not found:
         raise SourceNotFoundError(f"no object matches {address}")
-    return [Address(url, address.options, Version.of(found[url])) for url in sorted(found, key=natural)]
+    versions = {fs.unstrip_protocol(name): Version.of(info) for name, info in found.items()}
+    return [Address(url, address.options, versions[url]) for url in sorted(versions, key=natural)]
 
 
 def fetch(address: Address, start: int = 0, stop: int | None = None) -> bytes:
@@ -220,10 +219,8 @@ def listed(address: Address) -> dict[str, Version] | None:
     """Objects below a directory, by their keys; None for web servers, which cannot list."""
     if address.is_http:
         return None
-    found = ask(
-        address, lambda fs, path: {name[len(path) :]: info for name, info in fs.find(path, detail=True).items()}
-    )
-    return {name.lstrip("/"): version for name, info in found.items() if (version := Version.of(info))}
+    root, found = ask(address, lambda fs, path: (path, fs.find(path, detail=True)))
+    return {name[len(root) :].lstrip("/"): version for name, info in found.items() if (version := Version.of(info))}
 
 
 def fingerprint(url: str) -> dict[str, Any]:

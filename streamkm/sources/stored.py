@@ -196,13 +196,9 @@ def decoded_dtype(stored: np.dtype[Any], name: str) -> np.dtype[Any]:
             f"{name} holds {kinds.get(stored.kind, 'values')} ({stored}); rows must be real numbers: bool, int or "
             f"float{remedy}"
         )
-    if stored.kind == "b":
-        return np.dtype(np.uint8)
-    if stored.kind == "f" and stored.itemsize == 2:
-        return np.dtype(np.float32)
-    if stored.kind == "f" and stored.itemsize > 8:
-        return np.dtype(np.float64)
-    return stored.newbyteorder("=")
+    if stored.kind == "f" and stored.itemsize not in (4, 8):
+        return np.dtype(np.float32 if stored.itemsize == 2 else np.float64)
+    return np.dtype(np.uint8) if stored.kind == "b" else stored.newbyteorder("=")
 
 
 def as_decoded(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -240,11 +236,9 @@ def csr_rows(
             f"index {indices[at]} in row {row:,} of {name} is out of range; {n_features:,} features allow "
             f"0-{n_features - 1:,}"
         )
-    narrow = n_features <= INT32_MAX and len(data) <= INT32_MAX
-    index_dtype = np.int32 if narrow else np.int64
-    X = make_csr(
-        data, indices.astype(index_dtype, copy=False), indptr.astype(index_dtype, copy=False), n_features=n_features
-    )
+    index_dtype = np.int32 if max(n_features, len(data)) <= INT32_MAX else np.int64
+    arrays = (array.astype(index_dtype, copy=False) for array in (indices, indptr))
+    X = make_csr(data, *arrays, n_features=n_features)
     return X if X.has_canonical_format else _canonical(X, name)
 
 

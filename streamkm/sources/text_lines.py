@@ -119,23 +119,25 @@ class LineReader:
         self._filled = left
         while True:
             if self._filled == self._capacity:
-                self._grow()
+                if self._filled >= self._most_bytes:
+                    raise self._refusal()
+                old = self._view[: self._filled]
+                self._allocate(min(2 * self._capacity, self._most_bytes))
+                self._view[: self._filled] = old
             # behind a long line no other one is read with it
             n_read = self._fill(self._view[self._filled : min(self._capacity, self._filled + BLOCK_BYTES)])
             if n_read == 0:
-                return self._finish()
+                self._at_end = True
+                if self._filled == 0:
+                    return False
+                self._buffer[self._filled] = _LINE_FEED
+                self.end = self._filled + 1
+                return True
             searched = self._filled
             self._filled += n_read
             self.end = self._buffer.rfind(b"\n", searched, self._filled) + 1
             if self.end > 0:
                 return True
-
-    def _grow(self) -> None:
-        if self._filled >= self._most_bytes:
-            raise self._refusal()
-        old = self._view[: self._filled]
-        self._allocate(min(2 * self._capacity, self._most_bytes))
-        self._view[: self._filled] = old
 
     def _refusal(self) -> Exception:
         """The error for the line that fills the buffer, after reading the rest of it."""
@@ -152,14 +154,6 @@ class LineReader:
             f"{where}: a line is longer than {MAX_LINE_BYTES:,} bytes, the most that is accepted; "
             f"check that the file is text with line feeds between its rows"
         )
-
-    def _finish(self) -> bool:
-        self._at_end = True
-        if self._filled == 0:
-            return False
-        self._buffer[self._filled] = _LINE_FEED
-        self.end = self._filled + 1
-        return True
 
     def skip_line(self, limit: int) -> bool:
         """Drop bytes through the next line feed; False if there is none before position `limit`."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.chunks import Chunk, ChunkRuns, Origin
-from streamkm.sources.compressed_text import compression, describe_line, opened_text, read_text
+from streamkm.sources.compressed_text import WHOLE, compression, describe_line, opened_text, read_text
 from streamkm.sources.documents.hashed import HashedText, TextBatch
 from streamkm.sources.documents.memory_documents import (
     SAMPLE_BYTES,
@@ -44,7 +44,6 @@ PROBES = 8  # places of plain text that are looked at
 IDS_BYTES = 1 << 22  # text of which ids are taken at a time
 # CSV is cut where records start, which quoted line feeds hide: so many bytes apart, or a part in so many of a file
 STEP_BYTES, STEPS = 1 << 16, 1 << 16
-_EVERYTHING = 1 << 62
 _SHORT = LineLimit(0, 0, 1)  # of lines in a look at the text
 
 
@@ -118,7 +117,7 @@ class TextFiles(HashedText):
         self,
         part: int,
         start: int = 0,
-        stop: int = _EVERYTHING,
+        stop: int = WHOLE,
         *,
         is_look: bool = False,
         made: Callable[[Fields], Any] | None = None,

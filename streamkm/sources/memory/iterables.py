@@ -39,30 +39,25 @@ class IterableSource(RowSource):
     chunk: another width or kind, a dtype that the first one's cannot hold, a second pass over an iterator.
     """
 
-    def __init__(
-        self,
-        chunks: Iterable[Any] | Callable[[], Iterable[Any]],
-        *,
-        n_features: int | None = None,
-        name: str = "iterable of chunks",
-    ) -> None:
-        self.name = name
+    name = "iterable of chunks"
+
+    def __init__(self, chunks: Iterable[Any] | Callable[[], Iterable[Any]], *, n_features: int | None = None) -> None:
         self._chunks = chunks
         replayable = not isinstance(chunks, Iterator)
         self.access = Access(streams=True, replayable=replayable, in_process=True, read_factor=2.0)  # pieces wait
         self._passes = PassHash()
         if type(getattr(chunks, "sampler", None)).__name__ == "RandomSampler":
             raise InvalidInputError(
-                f"{name} is a {type(chunks).__name__} that shuffles: every pass would give the rows in another order, "
-                f"and labels would be of other rows; make it with shuffle=False"
+                f"{self.name} is a {type(chunks).__name__} that shuffles: every pass would give the rows in another "
+                f"order, and labels would be of other rows; make it with shuffle=False"
             )
         iterator = started(self, chunks)
         first = next((chunk for chunk in iterator if not _is_empty(chunk)), None)
         if first is None:
-            raise InvalidInputError(f"{name} gives no rows; at least 1 is needed")
+            raise InvalidInputError(f"{self.name} gives no rows; at least 1 is needed")
         # which holds the first no longer than it must
         self._begun: Iterator[Any] | None = chain(iter([first]), iterator)
-        opened = _open_chunk(first, f"chunk 0 of {name}")
+        opened = _open_chunk(first, f"chunk 0 of {self.name}")
         self.is_sparse = opened.is_sparse
         self.dtype, self.feature_names = opened.dtype, opened.feature_names
         # those of a list are there already
