@@ -406,10 +406,8 @@ class DaskCluster(Executor):
                     if future.status not in ("finished", "error"):
                         with self._client.as_current():
                             wait(future, timeout=LOOK_SECONDS)
-                    if not fetch and future.status == "finished":
-                        return future
-                    if fetch and future.status == "finished":
-                        return future.result(timeout=gather_seconds)
+                    if future.status == "finished":
+                        return future.result(timeout=gather_seconds) if fetch else future
                 except TimeoutError:  # not the call's own: that is raised below
                     if future.status == "finished":
                         gather_seconds *= 2

@@ -88,14 +88,12 @@ def check_workers(client: Any, addresses: Iterable[str]) -> None:
 
 async def _answers(client: Any, addresses: list[str]) -> list[Any]:
     """The software of each worker, or the error."""
-    questions = (
-        asyncio.wait_for(client.run(eval, EXPRESSION, workers=[address], asynchronous=True), ANSWER_SECONDS)
-        for address in addresses
-    )
-    return [
-        found if isinstance(found, BaseException) else found[address]
-        for address, found in zip(addresses, await asyncio.gather(*questions, return_exceptions=True), strict=True)
-    ]
+
+    async def answer(address: str) -> Any:
+        asked = client.run(eval, EXPRESSION, workers=[address], asynchronous=True)
+        return (await asyncio.wait_for(asked, ANSWER_SECONDS))[address]
+
+    return await asyncio.gather(*map(answer, addresses), return_exceptions=True)
 
 
 def _named(workers: list[str]) -> str:
