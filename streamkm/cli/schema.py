@@ -35,6 +35,7 @@ _TYPES: dict[Any, Any] = {
     "sketch": Literal[("auto", *sketch_names())],
     "init": str,
     "preprocess": list[Literal[STEPS]] | dict[str, Any] | None,  # type: ignore[valid-type]
+    "cluster_size": list[int | float | Literal["soft"] | None] | None,
     "executor": int | Literal["auto"],
     "random_state": Annotated[int, Field(ge=0, lt=1 << 32)] | None,
     "kernel": Literal[(*KERNELS, *ALIASES)],

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MOST_SHOWN = 20  # clusters of a table
 _HEAD_BYTES = 1 << 20
 _FEW, _JUDGED = 50, 10  # values of a column of text that become features; numbers that are judged
+SIZES = "{smallest:,.6g} to {largest:,.6g} (without bounds {smallest_before:,.6g} to {largest_before:,.6g})"
 _FEATURES = ("feature", "one-hot", "vector")
 
 
@@ -35,6 +36,7 @@ def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("missing", data["missing"]),
         ("features", f"{data['n_features']:,}"),
         ("clusters", f"{result['n_clusters']:,}"),
+        ("sizes", SIZES.format(**result["size_balance"]) if "size_balance" in result else ""),
         ("objective", f"{result['objective']:,.6g} (sum of squared distances to the nearest center, in the {space})"),
         ("per row", f"{result['objective_per_row']:,.6g}"),
         ("passes", f"{result['n_passes']:,}"),

@@ -6,7 +6,7 @@ Sums are gathered in block order in a fixed tree. Never sees a source or a file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import gcd
 from typing import Any, ClassVar
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.nearest import NearestCenters, step_labels
 from streamkm.cluster.held_rows import HeldBlock, HeldRows
-from streamkm.cluster.rows import Block, Totals, absorb_totals, add_rows, batch_rows
+from streamkm.cluster.rows import NO_WEIGHTS, Block, Totals, absorb_totals, add_rows, batch_rows
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
-from streamkm.engine import Executor, Folded, Large
-from streamkm.engine.passes import Pass, run
+from streamkm.engine import Executor, Large
+from streamkm.engine.passes import Pass, Sink, run
 from streamkm.kernels.cluster.totals import weighted_sum
 
 MOST_LABEL_STEPS = 8
@@ -72,6 +72,12 @@ def rows_of(block: Block, rows: NDArray[np.int64]) -> Block:
     return Block(block.X[rows], block.d2norms[rows], block.weights[rows] if len(block.weights) else block.weights)
 
 
+def drawn_evenly(rows: HeldBlock, n_parts: int, seed: int) -> Block:
+    """One drawn batch of `n_parts` of a block, so that small blocks are not left out."""
+    number = int(np.random.default_rng([seed, rows.place]).integers(n_parts))
+    return rows_of(rows.block, Batch(number, n_parts, 0, seed).rows(rows.place, rows.block.n_rows))
+
+
 @dataclass(frozen=True, slots=True)
 class EvenRows(Pass[int, Block, int]):
     """Rows drawn evenly from each block, about one in `n_parts`; the result is their number."""
@@ -84,9 +90,8 @@ class EvenRows(Pass[int, Block, int]):
         return 0
 
     def step(self, state: int, rows: HeldBlock) -> tuple[int, Block]:
-        """Copy one drawn batch of `n_parts` of a block, so that small blocks are not left out."""
-        number = int(np.random.default_rng([self.seed, rows.place]).integers(self.n_parts))
-        drawn = rows_of(rows.block, Batch(number, self.n_parts, 0, self.seed).rows(rows.place, rows.block.n_rows))
+        """Copy one drawn batch of `n_parts` of a block."""
+        drawn = drawn_evenly(rows, self.n_parts, self.seed)
         return state + drawn.n_rows, drawn
 
     def join(self, first: int, second: int) -> int:
@@ -144,10 +149,11 @@ class Blocks:
     total_d2norm: float
     largest_d2norm: float  # largest squared norm of a row
     dense: bool  # whether rows are dense
+    prices: NDArray[np.float64] = field(default_factory=lambda: NO_WEIGHTS, kw_only=True)  # (k,): see `even_sizes`
 
     def table(self, centers: NDArray[np.float64]) -> NearestCenters:
         """Lay out centers (k, m) for these blocks."""
-        return NearestCenters.build(centers, self.dtype)
+        return NearestCenters.build(centers, self.dtype, prices=self.prices)
 
     def totals(self, centers: NDArray[np.float64], stage: str = "lloyd") -> Totals:
         """Assign every row to its nearest center; gather sums and counts."""
@@ -247,7 +253,7 @@ class BatchStep(BlockPass):
         return replace(totals, d2=totals.d2 + d2norms), None
 
 
-class BlockLabels:
+class BlockLabels(Sink[Any]):
     """A sink of each block's labels, which stay where they were found and replace the likely ones.
 
     `handles`: int32 labels of each block, or None before they are found. `n_steps`: successive steps that led to them.
@@ -263,10 +269,3 @@ class BlockLabels:
         """Take the handle of the next block's labels."""
         self.handles[self._n_taken] = output
         self._n_taken += 1
-
-    def restore(self, n_items: int) -> bool:  # noqa: ARG002 - steps are saved as a whole
-        """Steps are not saved block by block."""
-        return False
-
-    def save(self, name: str, folded: Folded[Any]) -> None:
-        """Steps are not saved block by block."""

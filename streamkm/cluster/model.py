@@ -17,7 +17,7 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.fit_info import PREFIX as FIT_PREFIX
 from streamkm.cluster.fit_info import FitInfo, read_arrays
 from streamkm.cluster.occurring import Columns
-from streamkm.cluster.rows import merged
+from streamkm.cluster.rows import NO_WEIGHTS, merged
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
 from streamkm.core.matrix import Matrix
@@ -35,6 +35,7 @@ INDEX = "index_"  # arrays of older files, which are not read
 MEANS = "mean_"  # before the names of arrays of centers
 IDS = "center_ids"  # of clusters, where these are not their numbers
 OCCURRING = "center_features"  # the features that centers have, where these are few of all
+PRICES = "center_prices"  # of clusters with bounds of their sizes
 
 Metric = Literal["euclidean", "cosine"]
 Space = Literal["original", "sketch"]
@@ -56,6 +57,7 @@ class Model:
     # float64, of the shape of `centers`, or None, exact means of the clusters of a fit, for its file, where centers are
     # other points by construction
     means: NDArray[np.float64] | None = None
+    prices: NDArray[np.float64] | None = None  # (k,): added to squared distances, at least 0; see `even_sizes`
 
     def names(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Labels of rows, of any dtype, by the numbers of their centers."""
@@ -83,9 +85,10 @@ class Model:
 
     def table(self) -> NearestCenters:
         """The centers, for rows in their space."""
-        if self.laid_out is not None and self.laid_out.centers is self.centers:
+        prices = NO_WEIGHTS if self.prices is None else self.prices
+        if self.laid_out is not None and self.laid_out.centers is self.centers and self.laid_out.prices is prices:
             return self.laid_out
-        return NearestCenters.build(self.centers, np.float32)
+        return NearestCenters.build(self.centers, np.float32, prices=prices)
 
     def with_table(self) -> Model:
         """Add a table that is laid out once for all later calls, and stays in memory."""
@@ -122,6 +125,8 @@ class Model:
             arrays |= {STREAM_PREFIX + name: array for name, array in stream[0].items()}
         if self.ids is not None and (self.ids != np.arange(len(self.ids))).any():
             arrays[IDS] = self.ids
+        if self.prices is not None:
+            arrays[PRICES] = self.prices
         if self.means is not None:
             arrays |= {MEANS + name: array for name, array in _packed_centers(self.means, self.columns)[1].items()}
         arrays |= {"header": np.array(json.dumps(header)), **stored}
@@ -189,7 +194,10 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
     ids = arrays.get(IDS)
     if ids is not None and not (ids.dtype == np.int64 and ids.shape == (len(centers),) and (np.diff(ids) > 0).all()):
         raise ModelFileError(f"ids of {ids.dtype} {ids.shape}; needed: int64 ({len(centers)},) that ascend")
-    return Model(centers, *given, preparation=preparation, columns=columns, ids=ids, means=means)
+    prices = arrays.get(PRICES)
+    if prices is not None and not (prices.dtype == np.float64 and prices.shape == (len(centers),) and min(prices) >= 0):
+        raise ModelFileError(f"prices of {prices.dtype} {prices.shape}; needed: float64 ({len(centers)},) from 0")
+    return Model(centers, *given, preparation=preparation, columns=columns, ids=ids, means=means, prices=prices)
 
 
 def _packed_centers(centers: NDArray[np.float64], known: Columns | None) -> tuple[int, dict[str, NDArray[Any]]]:

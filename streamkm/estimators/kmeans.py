@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Metric
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from streamkm.core.progress import Progress
 from streamkm.engine import is_on_cluster, open_executor, under_limit
@@ -120,12 +121,20 @@ class StreamKMeans(DescribedKMeans):
         Further passes, each an exact Lloyd step on all original rows. "auto": if rows drawn by the last pass show that
         more than 1 % of the objective can be gained, clusters are searched on these rows too, and one more pass
         assigns; at most twice, and never with given or random centers. With a number, a possible gain is a warning.
-    coreset : {"auto", "sensitivity", "lightweight", "uniform"} or None, default="auto"
-        The rows that are clustered. "uniform": the row sample. "sensitivity", "lightweight": weighted rows drawn by
+    coreset : {"auto", "sensitivity", "uniform"} or None, default="auto"
+        The rows that are clustered. "uniform": the row sample. "sensitivity": weighted rows drawn by
         importance, which include small clusters far away. None: all rows, sketched, in memory or on disk. "auto": all
         rows if they fit in memory and are few or narrow, else "sensitivity"; for sparse rows, and for more wide dense
         rows than ten times the sample, the row sample, with means polished in the original space. If the sketch is
         found on rows, None and coresets take one more pass; "auto" finds "pca" on rows that are read ahead.
+    cluster_size : tuple of 2 or 3, optional
+        Floor and cap of the sizes of clusters, either None: numbers of rows, or floats as multiples of n / k. There are
+        exactly k clusters then, and every size is within both; weights count where there are weights, as far as single
+        rows allow. Each center has a price (`model_.prices`), and a row goes to the center with the least sum of
+        squared distance and price (Aurenhammer, Hoffmann and Aronov, Algorithmica 20, 1998); this takes one or two more
+        passes, seldom more. What prices leave outside is moved row by row, the cheapest rows first; `size_balance_`
+        tells how many, and `predict`, which knows prices alone, differs from `labels_` for these rows. A third value
+        "soft" moves none. Labels are gathered in this process. Not for rows that can be read only once.
     memory_limit : "auto", int, float, str or dict, default="auto"
         Largest resident memory of this process: bytes, text like "1 GiB", or a share of the machine's or container's
         memory like 0.5 or "50%". "auto": 80 % of it. The fit is planned to stay within it, by the data and by what the
@@ -173,6 +182,10 @@ class StreamKMeans(DescribedKMeans):
         attribute. There are fewer than `n_clusters` if the data have fewer distinct rows.
     cluster_means_, counts_ : ndarray of this shape, and ndarray (k,)
         Exact means of the final clusters, and the rows of each or their total weight.
+    size_balance_ : dict
+        With `cluster_size`: "n_moved", rows that go to another cluster than prices say; "inertia_before" and
+        "inertia_after" them; "smallest" and "largest" size, both also "before" prices, by some of the rows; "variation"
+        (standard deviation over mean) and "largest_over_mean".
     inertia_ : float
         Exact weighted sum of squared distances of rows to the model's centers, in the assignment's space and float64.
     distortion_ : float or None
@@ -265,6 +278,7 @@ class StreamKMeans(DescribedKMeans):
         preprocess: Sequence[str] | Mapping[str, Any] | None = None,
         refine: int | str = "auto",
         coreset: str | None = "auto",
+        cluster_size: tuple[Any, ...] | None = None,
         memory_limit: int | float | str | Mapping[str, Any] = "auto",
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
@@ -327,12 +341,14 @@ class StreamKMeans(DescribedKMeans):
         if place is not None:
             with open_executor(self.executor, 1) as workers:
                 check_seen(workers, place)
-        stay = place is None and labels_stay(self.executor, source, has_checkpoint=checkpoint is not None)
+        gathered = checkpoint is not None or self.cluster_size is not None
+        stay = place is None and labels_stay(self.executor, source, has_checkpoint=gathered)
         gathers = not stay and place is None
         total_weight = float(weights.each.sum()) if len(weights.each) else None
         limit = limit_of_run(self, checkpoint)
         with under_limit(self.memory_limit), ExitStack() as stack:
-            plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers, memory_limit=limit)
+            told = {"total_weight": total_weight, "row_weight": weights.factor, "memory_limit": limit}
+            plan = self.plan_for(source, gathers_labels=gathers, **told)
             writer = stack.enter_context(checkpoint_writer(self, source, checkpoint, plan, weights.each))
             chunk_bytes = rows_to_cluster(self, source).original_bytes(plan.chunk_bytes)
             source = cached_rows(planned_line_limit(source, self.memory_limit, plan), chunk_bytes, plan.cached_bytes)
@@ -366,7 +382,7 @@ class StreamKMeans(DescribedKMeans):
             self.executor,
             reader=_reader(self, source, plan, metric),
             plan=plan,
-            settings=settings_of(self, seed),
+            settings=settings_of(self, seed, weights.factor),
             weights=weights.each,
             writer=writer,
             progress=progress,
@@ -375,7 +391,7 @@ class StreamKMeans(DescribedKMeans):
         # a store's rows are sketched: the model that is kept sketches original rows first
         model = replace(fitted.model, preparation=preparation)
         if stored is not None:
-            model = model_of_store(stored, fitted.model.centers)
+            model = replace(model_of_store(stored, fitted.model.centers), prices=fitted.model.prices)
         set_fitted(self, fitted, model, context, weights, seed)
         self.preparation_ = model.preparation
         self.feature_deviations_ = fitted.deviations
@@ -435,14 +451,18 @@ class StreamKMeans(DescribedKMeans):
         total_weight: float | None = None,
         gathers_labels: bool = True,
         memory_limit: Any = None,
+        row_weight: float = 1.0,
     ) -> Plan:
         """Plan a fit of an open source with weights of this sum, below another memory limit if one is given."""
         given = parameters_of(self)
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
+            if given.cluster_size is not None and total_weight is None:
+                settings_of(self, 0, row_weight).size_bounds(source.n_rows, NO_WEIGHTS)
         rows = rows_to_cluster(self, source)
         options = replace(given.sketch, assign_space="original") if given.metric == "spherical" else given.sketch
         asked = {"n_clusters": given.n_clusters, "options": options, "refine": given.refine, "coreset": given.coreset}
+        asked["cluster_size"] = given.cluster_size
         resources = resources_of(given, memory_limit, gathers_labels=gathers_labels)
         return plan_fit(rows, resources, weighted=total_weight is not None, **asked)
 
@@ -466,7 +486,7 @@ def labels_stay(executor: Any, source: RowSource, *, has_checkpoint: bool = Fals
     return is_on_cluster(executor) and by_workers and not has_checkpoint
 
 
-def settings_of(estimator: Any, seed: int) -> Settings:
+def settings_of(estimator: Any, seed: int, row_weight: float = 1.0) -> Settings:
     """Make the settings of a fit with this seed."""
     given = parameters_of(estimator)
     sketch = None if isinstance(given.sketch.sketch, str) else given.sketch.sketch
@@ -476,6 +496,8 @@ def settings_of(estimator: Any, seed: int) -> Settings:
         seeds=random_streams(seed),
         sketch=sketch,
         spherical=given.metric == "spherical",
+        row_weight=row_weight,
+        cluster_size=given.cluster_size and tuple(given.cluster_size),
     )
 
 

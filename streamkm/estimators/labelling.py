@@ -132,6 +132,11 @@ def set_fitted(estimator: Any, fit: FitState, model: Model, context: FitContext,
     set_model(estimator, model, cluster_centers_=rounded, cluster_means_=means)
     estimator.counts_ = factor * counts
     estimator.inertia_ = factor * d2
+    if fit.moves is not None:
+        assert model.prices is not None
+        assert found.sizes is not None
+        estimator.size_balance_ = fit.moves.balance(assigned.totals, model.prices, factor, found.sizes)
+        estimator.counts_, estimator.inertia_ = factor * fit.moves.counts, estimator.size_balance_["inertia_after"]
     estimate = fit.inertia_estimate
     expected = (None, None) if estimate is None else (estimate.inertia, estimate.error)
     estimator.expected_inertia_, estimator.expected_inertia_error_ = (each and factor * each for each in expected)

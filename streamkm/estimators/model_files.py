@@ -178,7 +178,7 @@ def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, 
 
 def result_facts(estimator: Any) -> dict[str, Any]:
     """Objective, its prediction by the sample, explained share of the variance and simplified silhouette, if known."""
-    names = ("expected_inertia", "expected_inertia_error", "possible_gain")
+    names = ("expected_inertia", "expected_inertia_error", "possible_gain", "size_balance")
     shares = {name: getattr(estimator, f"{name}_") for name in names if hasattr(estimator, f"{name}_")}
     shares["objective"] = estimator.inertia_
     counts, total = estimator.counts_, float(estimator.counts_.sum())

@@ -36,7 +36,7 @@ CHOICES = {
     "assign_space": ("auto", "original", "sketch"),
     "metric": get_args(ClusterMetric),
     "invalid": ("raise", "skip", "mean"),
-    "coreset": ("auto", "sensitivity", "lightweight", "uniform", None),
+    "coreset": ("auto", "sensitivity", "uniform", None),
 }
 Rule = tuple[Callable[[Any], Any], str]  # whether a value will do, and what is needed
 
@@ -68,6 +68,7 @@ RULES: dict[str, Rule] = {
     **{name: one_of(choices) for name, choices in CHOICES.items()},
     "refine": integer(0, or_auto=True),
     "first_row": integer(0),
+    "cluster_size": (lambda value: value is None or _is_size(*value), 'a floor and a cap of sizes, and perhaps "soft"'),
     "landmark_rank": (lambda value: value is None or integer(1)[0](value), integer(1)[1]),
     "tol": number(lambda value: 0 <= value < np.inf, "a number from 0"),
     "gamma_factor": number(lambda value: 0 < value < np.inf, "a number above 0"),
@@ -76,6 +77,11 @@ RULES: dict[str, Rule] = {
     "delta": number(lambda value: 0 < value < 1, "a number between 0 and 1"),
     "progress": (lambda value: isinstance(value, bool | np.bool_) or value == "auto", 'True, False or "auto"'),
 }
+
+
+def _is_size(floor: Any = "", cap: Any = "", how: Any = "soft") -> bool:
+    """Whether these are bounds of sizes: None, numbers of rows, or floats in means."""
+    return all(each is None or as_number(each) >= 0 for each in (floor, cap)) and how == "soft"
 
 
 def check_value(name: str, value: Any, rule: Rule, beside: str = "") -> None:

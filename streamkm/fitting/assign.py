@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.even_sizes import EdgeRule, Edges, edge_rows
 from streamkm.cluster.in_memory import label_sums, nearest_in
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile
@@ -40,13 +41,14 @@ def assign(context: FitContext, state: FitState) -> None:
     found, settings, n_drawn = state.found, context.settings, context.plan.drawn_rows
     weights, seed = context.weights, settings.seed64("draws") ^ state.index
     total_weight = float(weights.sum()) if len(weights) else float(found.chunk_rows.sum())
-    state.model = replace(state.model, centers=state.centers)
+    prices = None if state.prices is None else state.prices - state.prices.min()
+    state.model = replace(state.model, centers=state.centers, prices=prices)
     model = state.model.with_table()
     state.rule = estimate = None
     n_missing = settings.n_clusters - len(state.centers)
     if n_missing > 0:  # every row that lies on no center is drawn before those that do
         state.rule = DrawRule.of(n_drawn or n_missing, seed, total_weight, 0.0)
-    elif n_drawn and state.index >= settings.n_refinements:
+    elif n_drawn and state.index >= settings.n_refinements and prices is None:
         looked = found.sample_view.originals()
         own = weights[looked.rows] if len(weights) else NO_WEIGHTS
         estimate = estimate_inertia(context.here, looked, own, model, total_weight)
@@ -59,7 +61,7 @@ def assign(context: FitContext, state: FitState) -> None:
     state.inertia_estimate = estimate
     if state.index > 0:
         state.history.append({"stage": "refine", "iteration": state.index, "inertia": totals.d2})
-    if state.best is None or totals.d2 <= state.best_inertia * (1 + ROUNDING):
+    if state.best is None or prices is not None or totals.d2 <= state.best_inertia * (1 + ROUNDING):
         state.best, state.best_inertia = state.centers, totals.d2
     else:
         logger.info("objective %.6g: worse than %.6g, whose centers are kept", totals.d2, state.best_inertia)
@@ -69,24 +71,44 @@ def assign(context: FitContext, state: FitState) -> None:
 def _assigned(context: FitContext, state: FitState, model: Model) -> AssignResult:
     """Run one pass; labels that will be written or stay on workers are not gathered."""
     index, rule, chunk_rows, sample, once = state.index, state.rule, state.found.chunk_rows, state.sample, state.once
+    edge_rule = None if state.prices is None else _edge_rule(context, state, model)
     if once is not None and once.blocks is not None:
         with context.progress.stage("label", len(once.blocks.handles)) as stage:
             return assign_blocks(once, once.blocks, model, stage)
     with context.progress.stage("assign" if index == 0 else f"refine-{index}", len(chunk_rows)) as stage:
-        held = context.labels_stay or context.labels_to is not None
+        held = (context.labels_stay or context.labels_to is not None) and edge_rule is None
         sink = HeldLabels(chunk_rows, context.executor) if held else GatheredLabels(chunk_rows, context.writer)
         if held or sample is None:
             record = None if held else f"assign-{index}"
-            pass_ = Assign(model, model.table(), rule)
+            pass_ = Assign(model, model.table(), rule, edge_rule=edge_rule)
             assigned = assign_pass(context, pass_, chunk_rows, stage, sink=sink, record=record)
         if sample is not None:  # the same sums, bit by bit, whether labels are gathered or written
-            whole = assign_sample(context.here, sample, model, int(chunk_rows.sum()), stage, rule)
+            whole = assign_sample(context.here, sample, model, int(chunk_rows.sum()), stage, rule, edge_rule)
             assigned = replace(whole, labels=sink.labels) if held else whole
     return assigned
 
 
+def _edge_rule(context: FitContext, state: FitState, model: Model) -> EdgeRule:
+    """The rule by which the next pass keeps rows near a border, by the gaps of sampled rows."""
+    X = model.place(state.found.sample_view.originals().X)
+    gaps = np.empty(X.shape[0])
+    nearest_in(context.here, X, model.table(), "sizes", gaps)
+    assert state.prices is not None
+    room = -state.prices if state.room is None else state.room  # prices of clusters at their floor are below 0
+    n_rows = int(state.found.chunk_rows.sum())
+    most = edge_rows(n_rows, len(room))
+    share = 0.9 * most / n_rows
+    return EdgeRule(room, most, float(np.quantile(gaps, share)) if share < 0.9 else np.inf, state.room is not None)
+
+
 def assign_sample(
-    executor: Executor, sample: Sample, model: Model, n_rows: int, stage: Stage, rule: DrawRule | None = None
+    executor: Executor,
+    sample: Sample,
+    model: Model,
+    n_rows: int,
+    stage: Stage,
+    rule: DrawRule | None = None,
+    edge_rule: EdgeRule | None = None,
 ) -> AssignResult:
     """Assign a row sample that holds all valid rows, unweighted, as `assign_pass` does, by threads of this process."""
     table, X = model.table(), model.place(sample.X)
@@ -99,19 +121,26 @@ def assign_sample(
     stage.rows = n_rows
     profile = Profile.empty(table.n_clusters)
     profile.add(found, d2, gaps, kept=sample.rows, X=sample.X)
-    return AssignResult(totals, drawn, profile, labels=labels)
+    result = AssignResult(totals, drawn, profile, labels=labels)
+    if edge_rule is None:
+        return result
+    return replace(result, edges=Edges.of(X, table, sample.rows, NO_WEIGHTS, edge_rule, (found, gaps)))
 
 
 def finish_labels(context: FitContext, state: FitState) -> None:
     """Write labels that workers hold, or count their skipped rows; drop rows that were drawn."""
     labels: Any = state.assigned.labels
+    if state.moves is not None:
+        labels[state.moves.rows] = state.moves.labels
+        if context.labels_to is not None:
+            labels = HeldLabels(np.array([len(labels)]), context.here, [labels])
     if isinstance(labels, HeldLabels) and context.labels_to is not None:
         with context.progress.stage("labels", n_writes(labels)) as stage:
             write_labels(context.executor, labels, context.labels_to, stage)
         labels = open_labels(context.labels_to)
     elif isinstance(labels, HeldLabels) and context.reader.invalid == "skip":
         labels = labels.count()
-    state.assigned = replace(state.assigned, labels=labels, drawn=None)
+    state.assigned = replace(state.assigned, labels=labels, drawn=None, edges=None)
 
 
 def estimate_inertia(

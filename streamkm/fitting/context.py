@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.even_sizes import SizeBounds
 from streamkm.cluster.held_rows import Spill
 from streamkm.cluster.seeding.init import Starts
 from streamkm.cluster.seeding.search_set import search_rows
@@ -74,6 +75,8 @@ class Settings:
     seeds: np.random.SeedSequence  # source of the named random streams
     sketch: Sketch | None = None  # if it was made already
     spherical: bool = False  # whether centers are kept at unit length
+    row_weight: float = 1.0  # of every row, if all weigh alike
+    cluster_size: tuple[Any, ...] | None = None  # floor and cap of sizes, and "soft"; floats are multiples of the mean
     accelerated: ClassVar[bool] = True  # whether steps of Lloyd's algorithm without epochs carry means on
     # a name's position sets its seed, so the empty one keeps the results of earlier fits
     streams: ClassVar[tuple[str, ...]] = ("sketch", "sample", "seeding", "search", "coreset", "draws", "", "epochs")
@@ -96,6 +99,11 @@ class Settings:
     def searches(self) -> bool:
         """Whether the start is searched for, not given or drawn at random."""
         return isinstance(self.init, str) and self.init != "random"
+
+    def size_bounds(self, total: float, weights: NDArray[np.float64]) -> SizeBounds:
+        """The bounds of sizes for rows of a total weight."""
+        whole, given = not len(weights) and self.row_weight == 1, self.cluster_size or (None, None)
+        return SizeBounds.of(given, self.row_weight * total, self.n_clusters, whole=whole).times(1 / self.row_weight)
 
     @property
     def n_refinements(self) -> int:

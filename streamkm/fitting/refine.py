@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm.cluster.even_sizes import BEYOND, MORE_SIZE_ROUNDS, SIZE_ROUNDS, SizeBounds
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
 from streamkm.cluster.lloyd import POLISH_STEPS, POLISH_TOL, LloydResult, filled, lloyd, original_centers, polish
 from streamkm.cluster.normalization import on_sphere
@@ -31,6 +32,7 @@ WORTH_OF_FEW = 0.002  # the same if memory left few sampled rows
 # Such a share, from which starts are searched anew, too: the first ones were blind to much of the data. That means of
 # the sample are not those of all rows costs less: with s rows a cluster, 1 / s of the objective.
 ANEW = 0.05
+FEW_OUTSIDE = 1e-3  # share of the rows outside the bounds of sizes that moves of single rows mend
 ROWS_PER_CLUSTER = 50  # with fewer, means of drawn rows would fit these rows, and centers are not moved there
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,8 @@ def improve(context: FitContext, state: FitState) -> bool:
     show that it pays. If an earlier pass was better, its centers label all rows once more, and the fit ends.
     """
     plan, settings, totals = context.plan, context.settings, state.assigned.totals
+    if state.prices is not None:
+        return _tune_sizes(context, state)
     may_search = settings.searches and not state.is_final
     normalization = state.found.sample_view.normalization
     if state.model.columns is not None:
@@ -74,6 +78,36 @@ def improve(context: FitContext, state: FitState) -> bool:
     context.writer.save("refined", state)
     del state.assigned  # the next pass needs the memory
     trim_heap(plan.limit_bytes)
+    return True
+
+
+def _tune_sizes(context: FitContext, state: FitState) -> bool:
+    """Set the prices of the next pass by the sizes that the last one counted; False if these will do.
+
+    What prices leave outside the bounds is moved row by row; where candidates do not suffice, another pass finds more.
+    """
+    settings, totals, edges = context.settings, state.assigned.totals, state.assigned.edges
+    assert edges is not None
+    assert state.prices is not None
+    bounds = settings.size_bounds(float(totals.counts.sum()), context.weights)
+    outside, is_round = bounds.outside(totals.counts), state.index >= settings.n_refinements
+    if is_round and (outside <= FEW_OUTSIDE * totals.counts.sum() or state.n_rounds >= SIZE_ROUNDS):
+        soft = len(settings.cluster_size or ()) == 3
+        state.moves = edges.moved(totals.counts, SizeBounds(0, np.inf) if soft else bounds)
+        counts = state.moves.counts
+        if soft or bounds.outside(counts) <= BEYOND or state.n_rounds >= SIZE_ROUNDS + MORE_SIZE_ROUNDS:
+            return False
+        above, below = counts > bounds.cap, counts < bounds.floor
+        state.room = np.where(above, -1.0, np.where(below, 1.0, 0.0 if below.any() else bounds.cap - counts))
+    else:
+        state.prices = edges.tuned(totals.counts, state.prices, bounds)
+    if not is_round:
+        state.centers = totals.means(fallback=state.centers)
+    state.index += 1
+    state.n_rounds += is_round
+    context.writer.save("refined", state)
+    del state.assigned
+    trim_heap(context.plan.limit_bytes)
     return True
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.even_sizes import Moves
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Model, Space
 from streamkm.cluster.normalization import Normalization
@@ -38,6 +39,8 @@ class Clustering:
     chunk_rows: NDArray[np.int64]  # (chunks,): rows of each chunk
     columns: Columns | None = None  # the features of the centers, if they are few of all
     kernel: FoundKernel | None = None
+    prices: NDArray[np.float64] | None = None  # (k,): of clusters with bounds of their sizes; at a floor below 0
+    sizes: NDArray[np.float64] | None = None  # (k,): of those clusters without prices, by some rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class FitState:
     best: NDArray[np.float64] | None = None  # (k, m): centers of the pass with the lowest objective so far
     best_inertia: float = math.inf
     is_final: bool = False  # whether a later pass was worse, so that the best centers label all rows once more
+    prices: NDArray[np.float64] | None = None  # (k,): as of `Clustering`
+    room: NDArray[np.float64] | None = None  # (k,): as of `EdgeRule`, once prices do no more
 
     found: Clustering = field(init=False)
     sample: Sample | None = field(default=None, init=False)  # the row sample, if it is labelled as it holds all rows
@@ -111,6 +116,7 @@ class FitState:
     inertia_estimate: InertiaEstimate | None = field(default=None, init=False)
     gain: float | None = field(default=None, init=False)  # share that another round could gain, estimated from below
     distortion: float | None = field(default=None, init=False)  # see `fitting.assign`
+    moves: Moves | None = field(default=None, init=False)  # single rows that the bounds of sizes moved
     view_labels: NDArray[np.int32] = field(init=False)  # clusters of the first rows of the sample view
     # (d,): standard deviations of the features over some sampled rows; None if rows were assigned in the sketch
     deviations: NDArray[np.float64] | None = field(default=None, init=False)
@@ -118,7 +124,8 @@ class FitState:
     @classmethod
     def begun(cls, context: FitContext, found: Clustering) -> FitState:
         """The state before the first pass, or before the pass in which an earlier run ended."""
-        state = context.writer.load("refined", FitState) or cls(found.result.centers, list(found.history))
+        first = cls(found.result.centers, list(found.history), prices=found.prices)
+        state = context.writer.load("refined", FitState) or first
         facts = (found.n_features, context.reader.metric, found.space, found.sketch)
         state.found, state.model = found, Model(found.result.centers, *facts, columns=found.columns)
         return state

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import BlockPass, Blocks, added
 from streamkm.cluster.centers.index import held_index_bytes, index_bytes
 from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.even_sizes import EdgeRule, Edges, edge_rows
 from streamkm.cluster.held_rows import HeldBlock, HeldRows
 from streamkm.cluster.model import Model, Space
 from streamkm.cluster.profile import BINS, Profile, absorb_profile, distance_histogram, profile_bytes
@@ -30,6 +31,7 @@ from streamkm.passes.sizes import FitSizes, UpdateSizes
 from streamkm.passes.sketch import Sketched
 
 LABEL_BYTES = 5  # of a row whose label is gathered: the label, and a flag while it is checked
+EDGE_BYTES = 512  # of a row near the border of its cluster, with its candidates, while prices are found
 DRAWN_SLACK = 1.25  # of rows that a call may draw; see `seeding.draws`
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ class AssignResult:
     # distances of the rows to the model's centers, by cluster; None for rows that can be read only once
     profile: Profile | None = None
     n_rows: NDArray[np.int64] | None = None  # of each cluster, if weights decay
+    edges: Edges | None = None  # rows near the border of their cluster, if sizes have bounds
     labels: Any = None  # (n,) or HeldLabels, -1 for invalid rows; None if no sink took them
 
 
@@ -57,6 +60,7 @@ class AssignState:
     profile: Profile
     drawn: tuple[Drawn, ...] = ()  # rows drawn by their share of the objective, if there is a rule
     n_rows: NDArray[np.int64] | None = None  # (k,): rows of each cluster, if weights decay
+    edges: tuple[Edges, ...] = ()  # rows near the border of their cluster, if sizes have bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ class Assign(Pass[AssignState, NDArray[np.int32], AssignResult]):
     rule: DrawRule | None = None  # by which rows are drawn in the same pass
     decay: Decay | None = None  # how weights fall with the age of rows
     ground: Ground | None = None  # rows far from it are labelled, and not counted
+    edge_rule: EdgeRule | None = None  # by which rows near a border are kept
 
     @staticmethod
     def memory(sizes: FitSizes, space: Space) -> PassMemory:
@@ -93,6 +98,7 @@ class Assign(Pass[AssignState, NDArray[np.int32], AssignResult]):
         drawn = int(reading.usual_states * DRAWN_SLACK * chosen.drawn_rows * sizes.rows.placed_bytes(space))
         kept = drawn + sizes.sample_bytes * (chosen.keeps_sample or centers.many)
         kept += LABEL_BYTES * sizes.rows.n_rows * sizes.labels
+        kept += EDGE_BYTES * edge_rows(sizes.rows.n_rows, sizes.n_clusters) * sizes.sized
         kept += centers.table_bytes + (centers.double_bytes if chosen.drawn_rows else 0)  # those of the best pass
         state = centers.double_bytes + profile_bytes(sizes.n_clusters)
         n_states, index = None, (sizes.n_clusters, centers.width, reading.n_threads)
@@ -134,10 +140,14 @@ class Assign(Pass[AssignState, NDArray[np.int32], AssignResult]):
         if self.rule is not None and len(labels):
             drawn = self.rule.gather((*drawn, self.rule.draw(X, rows.places, weights, d2)))
         totals = replace(totals, d2=totals.d2 + float(weighted_sum(weights, d2)))
-        n_rows = state.n_rows
+        n_rows, edges = state.n_rows, state.edges
         if n_rows is not None:
             n_rows = n_rows + np.bincount(labels, minlength=len(n_rows))
-        return AssignState(totals, state.profile, drawn, n_rows), labels, d2
+        if self.edge_rule is not None:
+            numbers = rows.first_row + rows.numbers
+            more = Edges.of(X, table, numbers, weights, self.edge_rule, (labels, gaps))
+            edges = (self.edge_rule.joined((*edges, more)),)
+        return AssignState(totals, state.profile, drawn, n_rows, edges), labels, d2
 
     def join(self, first: AssignState, second: AssignState) -> AssignState:
         """Add the second state to the first, in its memory."""
@@ -146,13 +156,15 @@ class Assign(Pass[AssignState, NDArray[np.int32], AssignResult]):
             totals = first.totals if totals is None else absorb_totals(first.totals, totals)
         drawn = () if self.rule is None else self.rule.gather((*first.drawn, *second.drawn))
         n_rows = None if first.n_rows is None or second.n_rows is None else first.n_rows + second.n_rows
-        return AssignState(totals, absorb_profile(first.profile, second.profile), drawn, n_rows)
+        edges = (*first.edges, *second.edges)
+        edges = () if self.edge_rule is None else (self.edge_rule.joined(edges),)
+        return AssignState(totals, absorb_profile(first.profile, second.profile), drawn, n_rows, edges)
 
     def finish(self, state: AssignState) -> AssignResult:
         """Return sums, drawn rows and profile."""
         totals = Totals.zeros(*self.model.centers.shape) if state.totals is None else state.totals
         drawn = self.rule.join(state.drawn) if self.rule is not None and state.drawn else None
-        return AssignResult(totals, drawn, state.profile, state.n_rows)
+        return AssignResult(totals, drawn, state.profile, state.n_rows, *state.edges)
 
 
 def assign_pass(

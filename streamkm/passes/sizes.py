@@ -70,6 +70,7 @@ class FitSizes:
     once: bool = False  # whether rows can be read only once, so that held blocks of sketched rows are labelled
     labels: bool = True  # whether labels are gathered in this process
     ahead: bool = False  # whether the sketch is found on rows that are read before the first pass
+    sized: bool = False  # whether sizes of clusters have bounds
 
     @property
     def kept_rows(self) -> int:

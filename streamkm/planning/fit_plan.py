@@ -8,6 +8,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
+from streamkm.cluster.even_sizes import SIZE_ROUNDS
 from streamkm.cluster.model import Space
 from streamkm.engine.pass_memory import PassMemory, ReadingMemory
 from streamkm.passes.assign import Observe
@@ -193,7 +194,6 @@ def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regi
         few_sampled=asked.map is None and sizes.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
         cluster_on=cluster_on,
         why_regime=why_regime,
-        coreset="lightweight" if asked.coreset == "lightweight" else "sensitivity",
         assign_space=chosen.space if source.n_features is not None or not several else None,
         chooses_space=several,
         block_room=chosen.room if cluster_on == "spilled" else None,
@@ -204,7 +204,8 @@ def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regi
         counts_first=counts_first,
         fit_passes=fit_passes,
         reads_ahead=chosen.ahead,
-        more_passes=MOST_ROUNDS if refine == "auto" and not asked.once else 0,
+        more_passes=SIZE_ROUNDS if asked.cluster_size else MOST_ROUNDS if refine == "auto" and not asked.once else 0,
+        sized=asked.cluster_size is not None,
         n_chunks=len(source.chunks(sizes.chunk_bytes)) or None,
         n_threads=chosen.reading.n_threads,
         memory=chosen.stages(budget.base_bytes),

@@ -9,7 +9,7 @@ from typing import Any
 
 from streamkm.cluster.model import Space
 from streamkm.cluster.moving_averages import DRAWN_ROWS, GATHERED_ROWS, Schedule
-from streamkm.cluster.sampling.coreset import CoresetRule, Method
+from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.core.display import Lines, aligned
 from streamkm.core.memory import human_bytes
 from streamkm.engine.pass_memory import ReadingMemory
@@ -70,7 +70,6 @@ class Plan(MemoryPlan, Sizes, PlannedSketch, Lines):
     # of them; "spilled": all of them, partly on disk
     cluster_on: ClusterOn
     why_regime: str
-    coreset: Method  # how a coreset is drawn: "sensitivity" or "lightweight"
     assign_space: Space | None  # "original" or "sketch"; None: decided when the number of features is known
     # whether the memory limit decides between labels in the original space and in the sketch
     chooses_space: bool = False
@@ -86,7 +85,8 @@ class Plan(MemoryPlan, Sizes, PlannedSketch, Lines):
     fit_passes: int = 0  # passes that find the sketch; 0 if it needs no rows or only the row sample
     # whether the sketch is found on a few rows read ahead, so that the first pass sketches all rows
     reads_ahead: bool = False
-    more_passes: int = 0  # further passes, at most, if the sample missed something
+    more_passes: int = 0  # further passes, at most, if the sample missed something; seldom more for sizes of clusters
+    sized: bool = False  # whether sizes of clusters have bounds
     n_chunks: int | None
     # room for rows that stay in memory once they are read, so that later passes read nothing; 0: each pass reads them
     cached_bytes: int = 0
@@ -100,7 +100,7 @@ class Plan(MemoryPlan, Sizes, PlannedSketch, Lines):
         """The rule that draws the coreset; None without one."""
         if self.cluster_on != "coreset":
             return None
-        return CoresetRule(self.memory_model.coreset_rows, n_clusters, seed, self.coreset)
+        return CoresetRule(self.memory_model.coreset_rows, n_clusters, seed)
 
     def space_for(self, n_features: int) -> Space:
         """The space in which rows are assigned, once the number of features is known."""
@@ -205,7 +205,8 @@ class Plan(MemoryPlan, Sizes, PlannedSketch, Lines):
     def _passes(self) -> str:
         before = [STAGE_NAMES.get(name, name) for name in (*self.passes_before, *self.finding_steps)]
         first = f", the first for {' and '.join(before)}" if before else ""
-        more = f", up to {self.more_passes} more if the sample missed something" if self.more_passes else ""
+        why = "for the sizes of clusters" if self.sized else "if the sample missed something"
+        more = f", up to {self.more_passes} more {why}" if self.more_passes else ""
         return f"{self.passes}{first}{more}"
 
     def _read(self) -> str:

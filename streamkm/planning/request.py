@@ -86,6 +86,7 @@ class FitRequest:
     refine: int | str
     coreset: str | None
     weighted: bool = False
+    cluster_size: Any = None  # bounds of sizes, if there are any
     sketching: PlannedSketch
     row_bytes: int  # of a row as read, about
     map: MapBytes | None = None  # of a kernel
@@ -186,6 +187,7 @@ class FitRequest:
             f"refine={self.refine}": self.refine not in ("auto", 0),
             'assign_space="original"': self.polishes and self.options.assign_space == "original",
             f'sketch="{self.sketching.sketch}"': self.found,
+            f"cluster_size={self.cluster_size}": self.cluster_size is not None,
         }
         parameter = next((parameter for parameter, wanted in refused.items() if wanted), None)
         if self.once and parameter is not None:
@@ -222,6 +224,7 @@ class FitRequest:
             once=self.once,
             labels=resources.gathers_labels,
             map=self.map,
+            sized=self.cluster_size is not None,
         )
 
 

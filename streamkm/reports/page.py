@@ -148,6 +148,11 @@ def _cards(result: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     elif simplified is not None:
         said = "1 - a / b, a the distance to the center, b to the second nearest; higher than the silhouette, as a rule"
         yield "simplified silhouette", f"{simplified:.2f}", "of all rows", said
+    sizes = result.get("size_balance")
+    if sizes is not None:
+        before = f"without bounds {_number(sizes['smallest_before'])} to {_number(sizes['largest_before'])}"
+        said = f"rows of the smallest and the largest cluster; {sizes['n_moved']:,} rows were moved one by one"
+        yield "sizes", f"{_number(sizes['smallest'])} to {_number(sizes['largest'])}", before, said
     per_row = f"{_number(result['objective_per_row'])} per row"
     yield "objective", _number(result["objective"]), per_row, "sum of squared distances of rows to their centers"
 

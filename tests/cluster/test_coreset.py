@@ -23,8 +23,6 @@ from streamkm.sources import open_source
 from tests import naive
 from tests.tables import cases
 
-METHODS = ("sensitivity", "lightweight")
-
 
 def rng(seed=0):
     return np.random.default_rng(seed)
@@ -96,18 +94,6 @@ def test_balance_keeps_every_expectation():
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_lightweight_is_its_formula(sparse):
-    X, weights = rows(50), rng(5).random(50) + 0.1
-    got, _, _ = importance.lightweight(sp.csr_array(X) if sparse else X, weights)
-    mean = sum(w * x.astype(float) for x, w in zip(X, weights, strict=True)) / weights.sum()
-    d2 = [naive.d2(x, mean) for x in X]
-    spread = sum(w * d for w, d in zip(weights, d2, strict=True))
-    wanted = [w * (0.5 / weights.sum() + 0.5 * d / spread) for w, d in zip(weights, d2, strict=True)]
-    np.testing.assert_allclose(got / 2, wanted, rtol=1e-5)
-    np.testing.assert_allclose(sum(wanted), 1)
-
-
-@pytest.mark.parametrize("sparse", [False, True])
 def test_sensitivity_is_its_formula(sparse):
     X, weights, k = rows(200), rng(5).random(200) + 0.1, 3
     stored = sp.csr_array(X) if sparse else X
@@ -125,12 +111,11 @@ def test_sensitivity_is_its_formula(sparse):
 # ---- weights, and objectives without bias
 
 
-@pytest.mark.parametrize("method", METHODS)
 @given(seed=st.integers(0, 10**6), size=st.integers(4, 120), n_parts=st.integers(1, 9), weighted=st.booleans())
-def test_weights_sum_up_and_rows_are_rows(method, seed, size, n_parts, weighted):
+def test_weights_sum_up_and_rows_are_rows(seed, size, n_parts, weighted):
     X = rows(300, seed=seed)
     weights = rng(seed).exponential(1, 300) if weighted else NO_WEIGHTS
-    coreset = coreset_of(CoresetRule(size, 5, seed, method), X, n_parts, weights)
+    coreset = coreset_of(CoresetRule(size, 5, seed), X, n_parts, weights)
     assert len(coreset.weights) <= size
     assert coreset.n_rows == 300
     np.testing.assert_allclose(coreset.total_weight, weights.sum() if weighted else 300)
@@ -139,24 +124,23 @@ def test_weights_sum_up_and_rows_are_rows(method, seed, size, n_parts, weighted)
     assert len(np.unique(coreset.places)) == len(coreset.places)
 
 
-@cases("method", METHODS)
 @cases("sparse", [False, True])
-def test_a_coreset_that_has_room_holds_exactly_the_rows(method, sparse):
+def test_a_coreset_that_has_room_holds_exactly_the_rows(sparse):
     X, weights = rows(200), rng(3).random(200)
     weights[::7] = 0
     stored = sp.csr_array(X) if sparse else X
-    coreset = coreset_of(CoresetRule(200, 5, 1, method), stored)
+    coreset = coreset_of(CoresetRule(200, 5, 1), stored)
     assert coreset.complete
     np.testing.assert_array_equal(np.sort(coreset.places), np.arange(200))
     np.testing.assert_array_equal(coreset.weights, np.ones(200))
-    coreset = coreset_of(CoresetRule(200, 5, 1, method), stored, weights=weights)
+    coreset = coreset_of(CoresetRule(200, 5, 1), stored, weights=weights)
     assert coreset.complete
     np.testing.assert_array_equal(np.sort(coreset.places), np.flatnonzero(weights))
     np.testing.assert_array_equal(coreset.weights, weights[coreset.places])
 
 
-@pytest.mark.parametrize(("method", "weighted"), [("sensitivity", True), ("sensitivity", False), ("lightweight", True)])
-def test_the_objective_of_any_centers_is_unbiased(method, weighted):
+@pytest.mark.parametrize("weighted", [True, False])
+def test_the_objective_of_any_centers_is_unbiased(weighted):
     """Within four standard errors."""
     X = rows(600)
     weights = rng(9).exponential(1, 600) if weighted else np.ones(600)
@@ -164,7 +148,7 @@ def test_the_objective_of_any_centers_is_unbiased(method, weighted):
     many_centers = (X[:4].astype(float), np.array([[0.0, 0, 0]]), np.array([[50.0, 0, 0], [4.0, 4, 4]]))
     objectives = []
     for seed in range(runs):
-        coreset = coreset_of(CoresetRule(60, 4, seed, method), X, 5, weights if weighted else NO_WEIGHTS)
+        coreset = coreset_of(CoresetRule(60, 4, seed), X, 5, weights if weighted else NO_WEIGHTS)
         objectives.append([coreset.weights @ naive.nearest(coreset.X, centers)[1] for centers in many_centers])
     for centers, found in zip(many_centers, np.transpose(objectives), strict=True):
         truth = float(weights @ naive.nearest(X, centers)[1])
@@ -176,10 +160,9 @@ def test_the_objective_of_any_centers_is_unbiased(method, weighted):
 # ---- the same whatever the order, the cuts and the workers
 
 
-@pytest.mark.parametrize("method", METHODS)
 @given(order=st.permutations(range(7)), seed=st.integers(0, 1000))
-def test_parts_may_come_in_any_order(method, order, seed):
-    X, rule = rows(400), CoresetRule(40, 4, seed, method)
+def test_parts_may_come_in_any_order(order, seed):
+    X, rule = rows(400), CoresetRule(40, 4, seed)
     bounds = [0, 50, 60, 150, 151, 290, 300, 400]
     wanted = rule.finish(tree_of(rule, X, bounds).part())
     assert_same(rule.finish(tree_of(rule, X, bounds, order=order).part()), wanted)
@@ -188,11 +171,10 @@ def test_parts_may_come_in_any_order(method, order, seed):
 # ---- weights that decay
 
 
-@cases("method", METHODS)
 @cases("first", [0, 10**12])
-def test_weights_decay_by_half(method, first):
+def test_weights_decay_by_half(first):
     X = rows(400)
-    rule = CoresetRule(60, 4, 2, method, half_life=50.0)
+    rule = CoresetRule(60, 4, 2, half_life=50.0)
     tree = CoresetTree(rule)
     for index in range(8):
         part = slice(50 * index, 50 * index + 50)
@@ -208,8 +190,8 @@ def test_weights_decay_by_half(method, first):
 # ---- what they are worth
 
 
-def excess(method, X, k, size, best):
-    coreset = coreset_of(CoresetRule(size, k, 0, method), X, 6)
+def excess(X, k, size, best):
+    coreset = coreset_of(CoresetRule(size, k, 0), X, 6)
     found, counts = cluster_coreset(coreset, settings_of(k, n_init=3), 2)
     np.testing.assert_allclose(counts.sum(), len(X))
     return naive.nearest(X, found.centers)[1].sum() / best
@@ -226,8 +208,7 @@ def far_groups():
 def test_only_sensitivity_finds_tiny_clusters_near_big_ones():
     X, y = far_groups()
     best = naive.within(X, y)
-    assert excess("sensitivity", X, 8, 400, best) <= 1.05
-    assert excess("lightweight", X, 8, 400, best) > 10
+    assert excess(X, 8, 400, best) <= 1.05
 
 
 # ---- errors
@@ -238,8 +219,6 @@ def test_what_cannot_be_is_refused():
         CoresetRule(3, 8, 0)
     with pytest.raises(InvalidParameterError, match="half_life=0"):
         CoresetRule(10, 8, 0, half_life=0)
-    with pytest.raises(InvalidParameterError, match="method='best'"):
-        CoresetRule(10, 8, 0, "best")
     with pytest.raises(InvalidParameterError, match="different rules"):
         CoresetTree(CoresetRule(10, 8, 0)).merged(CoresetTree(CoresetRule(10, 8, 1)))
     coreset = coreset_of(CoresetRule(50, 2, 0), rows())
@@ -251,8 +230,8 @@ def data(n=1000, d=3, seed=0):
     return rows(n, d, seed).astype(np.float32)
 
 
-def rule(size=100, k=4, method="sensitivity", **options):
-    return CoresetRule(size, k, 7, method, **options)
+def rule(size=100, k=4, **options):
+    return CoresetRule(size, k, 7, **options)
 
 
 def fed(stream, X, step=None, weights=NO_WEIGHTS):
@@ -274,27 +253,26 @@ def assert_same_streams(one, other):
 # ---- one state, however rows come
 
 
-@pytest.mark.parametrize(("method", "sparse"), [(method, False) for method in METHODS] + [("sensitivity", True)])
+@pytest.mark.parametrize("sparse", [False, True])
 @settings(max_examples=10)
 @given(cuts=st.lists(st.integers(1, 699), max_size=12, unique=True))
-def test_the_state_is_the_same_however_rows_are_cut(method, sparse, cuts):
+def test_the_state_is_the_same_however_rows_are_cut(sparse, cuts):
     X = data(700)
     X = sp.csr_array(X) if sparse else X
-    cut = Stream(rule(100, method=method))
+    cut = Stream(rule(100))
     for start, stop in pairwise([0, *sorted(cuts), 700]):
         cut.add(X[start:stop])
-    whole = fed(Stream(rule(100, method=method)), X)
+    whole = fed(Stream(rule(100)), X)
     assert_same_streams(cut, whole)
     assert cut.n_rows == whole.n_rows == 700
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("half_life", [np.inf, 150.0])
 @settings(max_examples=6)
 @given(split=st.integers(1, 899))
-def test_two_machines_are_one_stream(method, half_life, split):
+def test_two_machines_are_one_stream(half_life, split):
     X, weights = data(900), rng(2).integers(1, 4, 900).astype(float)
-    kind = rule(100, method=method, half_life=half_life)
+    kind = rule(100, half_life=half_life)
     first = fed(Stream(kind), X[:split], 100, weights[:split])
     second = fed(Stream(kind, next_row=split), X[split:], 70, weights[split:])
     one = fed(Stream(kind), X, 90, weights)

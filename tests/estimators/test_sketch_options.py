@@ -41,8 +41,8 @@ def same_fit(got, wanted):
     assert got.sketch_.to_dict() == wanted.sketch_.to_dict()
 
 
-def test_the_constructor_takes_16_parameters():
-    assert len(inspect.signature(StreamKMeans).parameters) == 16
+def test_the_constructor_takes_17_parameters():
+    assert len(inspect.signature(StreamKMeans).parameters) == 17
 
 
 @cases("kind", SEEDED)

@@ -46,6 +46,10 @@ CASES = {
     "dense": ("x.npy", {"n_clusters": 20, "refine": 1, "chunk_bytes": 100_000, "random_state": 3, "tol": 0}),
     "wide": ("wide.npy", {"n_clusters": 20, "refine": 1, "chunk_bytes": 1_000_000, "random_state": 3}),
     "all": ("wide.npy", {"n_clusters": 20, "coreset": None, "chunk_bytes": 1_000_000, "random_state": 3}),
+    "even": (
+        "x.npy",
+        {"n_clusters": 20, "chunk_bytes": 100_000, "random_state": 3, "cluster_size": (0.999, 1.001), "max_iter": 5},
+    ),
     "few": ("wide.npy", {"n_clusters": 8, "sketch": "countsketch", "refine": 2, "random_state": 0}),
 }
 
@@ -138,6 +142,9 @@ def wait_for(path):
         ("text", "assign-2", False),
         ("dense", "lloyd", True),
         ("wide", "found", False),
+        ("even", "found", False),
+        ("even", "assign-0", False),
+        ("even", "refined", False),
         ("few", "found", False),  # all rows are labelled in the sample
     ],
 )

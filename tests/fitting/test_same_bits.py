@@ -104,7 +104,6 @@ CASES = {
         spare_bytes=12 << 20,
     ),
     "coreset, sensitivity": Case("coreset", parameters=in_chunks(LONG, coreset="sensitivity")),
-    "coreset, lightweight": Case("coreset", parameters=in_chunks(LONG, coreset="lightweight")),
     "kernel, sample": Case("sample", width=24, n_clusters=50, parameters={"n_landmarks": 64}, kernel=True),
     "kernel, all rows": Case(
         "blocks", width=24, parameters=in_chunks(50, 24, n_landmarks=64, fit_on="all"), kernel=True
@@ -113,7 +112,7 @@ CASES = {
 FROM_FILES = {"blocks, read ahead", "spilled"}
 LIKE_OTHERS = {
     "sample, f8", "sample, u1", "sample, k-means||", "sample, LS++", "sample, CSR f8 sketched", "sample, many clusters",
-    "blocks, f8", "blocks, sketched", "blocks, many clusters", "coreset, lightweight",
+    "blocks, f8", "blocks, sketched", "blocks, many clusters",
     "kernel, sample",
 }  # fmt: skip
 """Cases that have another type, start, sketch or coreset than one that every run has: slow tests have all."""

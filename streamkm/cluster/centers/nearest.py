@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,19 +39,27 @@ class NearestCenters:
     laid_out: dict[Any, Any]  # layouts, by their purpose
     # (float32 (m, u): int32 (k,)) or None, directions and groups of an index of the centers
     known: IndexParts | None = None
+    # (k,) or (0,): at least 0, added to squared distances
+    prices: NDArray[np.float64] = field(default_factory=lambda: NO_WEIGHTS)
 
     @classmethod
     def build(
-        cls, centers: NDArray[np.float64], dtype: Any, *, around_origin: bool = False, index: IndexParts | None = None
+        cls,
+        centers: NDArray[np.float64],
+        dtype: Any,
+        *,
+        around_origin: bool = False,
+        index: IndexParts | None = None,
+        prices: NDArray[np.float64] = NO_WEIGHTS,
     ) -> NearestCenters:
         """Take centers (k, m) for scores of a dtype, and the parts of their index, if known."""
-        return cls(np.ascontiguousarray(centers), np.dtype(dtype), around_origin, {}, index)
+        return cls(np.ascontiguousarray(centers), np.dtype(dtype), around_origin, {}, index, prices)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.centers, self.dtype, self.around_origin, self.known
+        return self.centers, self.dtype, self.around_origin, self.known, self.prices
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        names = ("centers", "dtype", "around_origin", "known", "laid_out")
+        names = ("centers", "dtype", "around_origin", "known", "prices", "laid_out")
         for name, value in zip(names, (*state, {}), strict=True):
             object.__setattr__(self, name, value)
 
@@ -64,7 +72,10 @@ class NearestCenters:
         """The centers laid out for dense or CSR rows and products of a dtype."""
         key = (np.dtype(dtype), sparse)
         return self._made(
-            key, lambda: PackedCenters.of(self.centers, key[0], around_origin=self.around_origin, sparse=sparse)
+            key,
+            lambda: PackedCenters.of(
+                self.centers, key[0], self.prices, around_origin=self.around_origin, sparse=sparse
+            ),
         )
 
     def center_norms(self) -> NDArray[np.float64]:
@@ -123,7 +134,7 @@ class NearestCenters:
         centers, where second nearest centers would double the time.
         """
         layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
-        cheap = not isinstance(X, np.ndarray) or self.n_clusters <= MOST_SECONDS
+        cheap = not isinstance(X, np.ndarray) or self.n_clusters <= MOST_SECONDS or len(self.prices) > 0
         wanted = gaps is not None and cheap
         if isinstance(X, np.ndarray):
             labels, scores, seconds, doubtful = self._search(X, layout, layout.slope, seconds=wanted)
@@ -139,19 +150,20 @@ class NearestCenters:
         rows = np.flatnonzero(doubtful)
         if len(rows) and self.n_clusters > 1:
             centers = self.centers if layout.scale == 1 else self.centers * layout.scale
+            prices = (self.prices if len(self.prices) else np.zeros(self.n_clusters)) * layout.scale**2
             if isinstance(X, np.ndarray):
                 n_batch = batch_rows(X.shape[1])
                 for start in range(0, len(rows), n_batch):
                     part = rows[start : start + n_batch]
                     near = np.ascontiguousarray(X[part], np.float64)
                     nearest.nearest_dense_exactly(
-                        near if layout.scale == 1 else near * layout.scale, centers, part, labels
+                        near if layout.scale == 1 else near * layout.scale, centers, prices, part, labels
                     )
             else:
                 data, norms = as_working(X.data), self.center_norms()
                 if layout.scale != 1:
                     data, norms = data.astype(np.float64) * layout.scale, center_norms(centers)
-                nearest.nearest_csr_exactly(X.indptr, X.indices, data, centers, norms, rows, labels)
+                nearest.nearest_csr_exactly(X.indptr, X.indices, data, centers, norms, prices, rows, labels)
         return labels
 
     def _search(

@@ -45,9 +45,15 @@ class PackedCenters:
 
     @classmethod
     def of(
-        cls, centers: NDArray[np.float64], dtype: np.dtype[Any], *, around_origin: bool, sparse: bool
+        cls,
+        centers: NDArray[np.float64],
+        dtype: np.dtype[Any],
+        prices: NDArray[np.float64],
+        *,
+        around_origin: bool,
+        sparse: bool,
     ) -> PackedCenters:
-        """Lay out centers (k, m)."""
+        """Lay out centers (k, m); prices (k,) or (0,) are added to squared distances."""
         n_clusters, n_components = centers.shape
         padded = -(-n_clusters // LANES) * LANES
         shift, moved, columns = np.zeros(n_components), np.zeros(0), np.zeros(0, np.int64)
@@ -72,6 +78,8 @@ class PackedCenters:
             tile = table[first * n_components : stop * n_components].reshape(n_components, stop - first)
             lay_out(centers, shift, moved if len(moved) else shift * 0.0, scale, first, tile, exact)
             first = stop
+        if len(prices):
+            exact += prices * scale**2
         bias[:n_clusters] = exact
         rounding = float(np.finfo(dtype).eps) / 2
         slack = nearest.ROUNDINGS * rounding * float(np.abs(exact).max(initial=0.0))

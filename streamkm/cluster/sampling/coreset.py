@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,6 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, added_in_order, matrix_bytes
 from streamkm.kernels.intrinsics.hashing import hash_places
 from streamkm.kernels.seeding.row_draws import balance
-
-Method = Literal["sensitivity", "lightweight"]
 
 SIZE_PER_CLUSTER = 500
 SMALLEST_SIZE = 10_000
@@ -82,9 +79,8 @@ class CoresetRule:
     """
 
     size: int  # rows at most, from 4
-    n_clusters: int  # k, for "sensitivity"
+    n_clusters: int  # k
     seed: int  # of the hashes of places; below 2^64
-    method: Method = "sensitivity"
     # places back at which a row weighs half as much; infinite: weights do not decay. Weights are relative to the newest
     # row, so that nothing overflows, however long a stream is
     half_life: float = np.inf
@@ -96,8 +92,6 @@ class CoresetRule:
                 f"size={self.size}, n_clusters={self.n_clusters}, half_life={self.half_life}; needed: at least 4, at "
                 "least 1, and a positive number of rows"
             )
-        if self.method not in get_args(Method):
-            raise InvalidParameterError(f'method={self.method!r}; needed: "sensitivity" or "lightweight"')
 
     def fade(self, last_place: int, now: int) -> float:
         """The factor by which weights fall between two places."""
@@ -154,12 +148,9 @@ class CoresetRule:
         X = importance.measurable(as_block_matrix(part.X), self._seed(SKETCH_STREAM))
         depth = part.depth + 1
         stream = FIRST_STREAM + depth * (importance.ROUNDS + 1)
-        if self.method == "sensitivity":
-            shares, labels, d2 = importance.sensitivity(
-                X, part.weights, self.n_clusters, lambda round_: self._draws(stream + 1 + round_, part.places)
-            )
-        else:
-            shares, labels, d2 = importance.lightweight(X, part.weights)
+        shares, labels, d2 = importance.sensitivity(
+            X, part.weights, self.n_clusters, lambda round_: self._draws(stream + 1 + round_, part.places)
+        )
         tops = part.weights / _probabilities(shares, self.size - 1)
         order = np.lexsort((part.places, d2, labels))  # neighbours are alike
         drawn = part.weights[order]

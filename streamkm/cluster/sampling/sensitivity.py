@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import add_rows, densified, merged, row_d2
 from streamkm.core.matrix import Matrix
-from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.sketches.countsketch import CountSketch
 
 ROUNDS = 4  # of drawing rough centers
@@ -21,21 +20,6 @@ WIDEST_SPARSE = 2048  # components in which distances of wider sparse rows are f
 Importance = tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]]
 
 
-def lightweight(X: Matrix, weights: NDArray[np.float64]) -> Importance:
-    """Importance that is half uniform, half by squared distance to the mean. O(nnz).
-
-    `X`: float32 or float64 (n, m), CSR indices distinct within a row. `weights`: float64 (n,), positive. Returns
-    importance float64 (n,), up to a common factor, weights included; labels int32 (n,), all 0; d2 float64 (n,) to the
-    mean.
-
-    References: Bachem, Lucic and Krause, "Scalable k-means clustering via lightweight coresets", KDD 2018, algorithm 1.
-    """
-    labels = np.zeros(X.shape[0], np.int32)
-    d2 = row_d2(X, labels, _mean(X, weights))
-    spread = float(weighted_sum(weights, d2))
-    return weights * (1 / weights.sum() + (d2 / spread if spread > 0 else 0.0)), labels, d2
-
-
 def sensitivity(
     X: Matrix, weights: NDArray[np.float64], n_clusters: int, draws: Callable[[int], NDArray[np.float64]]
 ) -> Importance:
@@ -43,8 +27,9 @@ def sensitivity(
 
     With B rough centers, phi their weighted objective, W the weights' sum, and ``a = 16 (log2 k + 2)``, row x of the
     cluster b gets ``a d2(x) / phi + 2 a phi_b / (W_b phi) + 4 / W_b``: high for outliers, and for rows of spread or
-    small clusters. `X`, `weights` and results are as of `lightweight`, about the nearest rough centers; `draws`: from a
-    round's number to uniform numbers in (0, 1), one a row.
+    small clusters. `X`: float32 or float64 (n, m), CSR indices distinct in a row. `weights`: float64 (n,), positive.
+    `draws`: from a round's number to uniform numbers in (0, 1), one a row. Returns importance float64 (n,), up to a
+    common factor, weights included; labels int32 (n,) of the nearest rough centers; d2 float64 (n,) to them.
 
     References: Bachem, Lucic and Krause, "Practical coreset constructions for machine learning", arXiv:1703.06476
     (2017), algorithm 2.

@@ -195,12 +195,13 @@ def _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtf
 
 
 @kernel
-def nearest_dense_exactly(X, centers, rows, labels):
+def nearest_dense_exactly(X, centers, prices, rows, labels):
     """Find the nearest centers of dense rows by differences in float64, one center after the other. O(r * m * k).
 
     Parameters
     ----------
     X, centers : float64 (r, m), (k, m), C-contiguous
+    prices : float64 (k,); at least 0, added to squared distances
     rows : int64 (r,); positions of their labels
     labels : int32 (n,); written for `rows`
     """
@@ -208,7 +209,7 @@ def nearest_dense_exactly(X, centers, rows, labels):
     for q in range(rows.shape[0]):
         nearest, lowest = 0, np.inf
         for c in range(centers.shape[0]):
-            d2 = 0.0
+            d2 = prices[c]
             for j in range(0, n_features, LAID_OUT):
                 width = min(LAID_OUT, n_features - j)
                 d2 += squared_distance(X, q * n_features + j, centers, c * n_features + j, width)
@@ -220,7 +221,7 @@ def nearest_dense_exactly(X, centers, rows, labels):
 
 
 @kernel(fastmath=FUSED)
-def nearest_csr_exactly(indptr, indices, data, centers, centers_d2, rows, labels):
+def nearest_csr_exactly(indptr, indices, data, centers, centers_d2, prices, rows, labels):
     """Find the nearest centers of CSR rows by differences in float64. O(entries * k).
 
     Parameters
@@ -229,6 +230,7 @@ def nearest_csr_exactly(indptr, indices, data, centers, centers_d2, rows, labels
     data : float32 or float64 (nnz,)
     centers : float64 (k, m), C-contiguous
     centers_d2 : float64 (k, 2); their squared norms, as `center_norms` gives them
+    prices : float64 (k,); added to squared distances
     rows : int64 (r,); those to label
     labels : int32 (n,); written for `rows`
     """
@@ -236,7 +238,7 @@ def nearest_csr_exactly(indptr, indices, data, centers, centers_d2, rows, labels
         i = rows[q]
         nearest, lowest = 0, np.inf
         for c in range(centers.shape[0]):
-            d2 = entries_d2(indices, data, indptr[i], indptr[i + 1], centers[c], centers_d2[c])
+            d2 = entries_d2(indices, data, indptr[i], indptr[i + 1], centers[c], centers_d2[c]) + prices[c]
             if d2 < lowest:
                 nearest, lowest = c, d2
         labels[i] = nearest
