@@ -191,13 +191,13 @@ class Blocks:
         return run(BatchStep(table, batch), rows, self.executor, Stage(stage))
 
     def placed(self, labels: Sequence[NDArray[Any] | None] | None = None, takes_memory: Large = None) -> HeldRows:
-        """Blocks with the places of their first rows, for draws by place and sums over blocks.
+        """Blocks with the row ids of their first rows, for draws by place and sums over blocks.
 
         Places and cuts do not depend on threads. Places are distinct and consecutive in a block. `labels`,
         `takes_memory`: as of `HeldRows` and `Executor.fold`.
         """
-        places = range(0, len(self.handles) << BLOCK_PLACES, 1 << BLOCK_PLACES)
-        return HeldRows(self.handles, places, labels, takes_memory)
+        row_ids = range(0, len(self.handles) << BLOCK_PLACES, 1 << BLOCK_PLACES)
+        return HeldRows(self.handles, row_ids, labels, takes_memory)
 
     @property
     def _block_bytes(self) -> int:

@@ -184,7 +184,7 @@ class HeldBlock:
     """A held block as a pass gets it."""
 
     block: Block
-    place: int = 0  # of its first row, where places were asked for
+    place: int = 0  # of its first row, where row ids were asked for
     labels: NDArray[Any] | None = None  # integers (n,) or None, what an earlier pass found for its rows
 
 
@@ -202,9 +202,9 @@ class HeldRows(Readable):
     """Held blocks as `engine.passes` reads them: each as a `HeldBlock`."""
 
     handles: Sequence[Any]  # blocks, where they were written, or futures
-    places: Sequence[int] | None = None  # sequence of int, optional, of the first row of each block
+    row_ids: Sequence[int] | None = None  # sequence of int, optional, of the first row of each block
     # sequence of integers (n,), their handles, or None, optional, for the rows of each block; each entry is looked up
-    # only when its block is next. Requires `places`
+    # only when its block is next. Requires `row_ids`
     labels: Sequence[Any] | None = None
     takes_memory: Large = None  # "state", "items" or None, see `Executor.fold`
 
@@ -214,11 +214,11 @@ class HeldRows(Readable):
         return len(self.handles)
 
     def items(self, executor: Executor) -> Iterator[Any]:  # noqa: ARG002 - they are where they are
-        """The handles, each with its place and labels if there are places."""
-        if self.places is None:
+        """The handles, each with its place and labels if there are row ids."""
+        if self.row_ids is None:
             return iter(self.handles)
         labels = [None] * len(self.handles) if self.labels is None else self.labels
-        return map(list, zip(self.handles, self.places, labels, strict=True))
+        return map(list, zip(self.handles, self.row_ids, labels, strict=True))
 
     def reader(self, executor: Executor) -> HeldReader:  # noqa: ARG002
         """The loader of blocks."""

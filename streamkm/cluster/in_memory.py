@@ -44,7 +44,7 @@ class LocalBlocks(Blocks):
         return cls(executor, pieces, block.n_rows, X.shape[1], X.dtype, *sums, isinstance(X, np.ndarray), block)
 
     def placed(self, labels: Sequence[NDArray[Any] | None] | None = None, takes_memory: Large = None) -> HeldRows:
-        """Pieces as in `Blocks.placed`, but cut by their entries alone; places count through all rows."""
+        """Pieces as in `Blocks.placed`, but cut by their entries alone; row ids count through all rows."""
         pieces = cut(self.whole, pieces_worth(entries_of(self.whole.X), RUNS))
         starts = list(accumulate((piece.n_rows for piece in pieces), initial=0))
         return HeldRows(pieces, starts[:-1], labels, takes_memory)

@@ -110,7 +110,7 @@ def moving_averages(
 ) -> EpochsResult:
     """Run epochs of moving averages on held rows. O(n * m * k) each.
 
-    The bits are the same for any threads and workers: the seed, the epoch and the places of rows decide a row's batch,
+    The bits are the same for any threads and workers: the seed, the epoch and row ids decide a row's batch,
     and sums are gathered in a fixed tree. `history` is the inertia of each epoch: of every batch about the centers it
     met.
 

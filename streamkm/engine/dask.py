@@ -85,7 +85,7 @@ class DaskCluster(Executor):
         """See `Executor.items`; rows read here are sent to workers, chunks of Dask arrays come with their graphs."""
         if source.access.streams or source.access.in_process:
             for rows in source.stream(target_bytes):
-                yield self._sent(calls.measurable(rows)), len(rows.places)
+                yield self._sent(calls.measurable(rows)), len(rows.row_ids)
             return
         new = [path for path in source.origin.files if "://" not in path and path not in self._files]
         if new:  # each worker is asked once, before the first of them is read

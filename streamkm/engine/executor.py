@@ -64,7 +64,7 @@ class Executor(ABC):
         """
         if source.access.streams:
             for rows in source.stream(target_bytes):
-                yield rows, len(rows.places)
+                yield rows, len(rows.row_ids)
         else:
             for chunk in source.chunks(target_bytes):
                 yield chunk, None if source.n_rows is None else chunk.stop - chunk.start

@@ -177,7 +177,7 @@ def _counted_part(
     labels = table.labels(part.X[far])
     most = int(row_d2(part.X[far], labels, table).argmax())
     apart = np.asarray(part.X[far[most : most + 1]].T @ np.ones(1)) - known.centers[labels[most]]
-    n_far = float(part.weights[far] @ np.exp2((part.last_place - part.places[far]) / rule.half_life)) / row_weight
+    n_far = float(part.weights[far] @ np.exp2((part.last_place - part.row_ids[far]) / rule.half_life)) / row_weight
     drift = drift.with_far(max(1, round(n_far)), feature_namer(labelling.estimator)(int(np.abs(apart).argmax())))
     return part.only(~is_far), drift, ground
 
@@ -253,8 +253,8 @@ def _part_of(drawn: Drawn | None, rule: DrawRule, stream: Stream, weights: Weigh
     """Drawn rows, weighted to stand for all of an update."""
     if drawn is None or not drawn.n_rows:
         return None
-    last, numbers = stream.next_row + n_read - 1, drawn.places
-    if numbers[-1] >= n_read:  # places that are no numbers of rows: these are spread evenly, in the rows' order
+    last, numbers = stream.next_row + n_read - 1, drawn.row_ids
+    if numbers[-1] >= n_read:  # row ids that are no numbers of rows: these are spread evenly, in the rows' order
         numbers = np.arange(drawn.n_rows) * n_read // drawn.n_rows
     part = stream.rule.part(drawn.X, stream.next_row + numbers, weights.factor * rule.unbiased(drawn))
     part = part.faded(stream.rule.fade(part.last_place, last))

@@ -21,7 +21,7 @@ from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.engine import Executor
 from streamkm.fitting.state import CERTAINTY, InertiaEstimate
 from streamkm.kernels.cluster.totals import row_products, weighted_sum
-from streamkm.kernels.intrinsics.hashing import hash_places
+from streamkm.kernels.intrinsics.hashing import hash_integers
 
 SPLIT_ENTRIES = 1 << 22  # of the halves that are judged, at most, over 2
 CARRIED_ON = 0.6  # share of their last way by which means move on if nothing is searched
@@ -86,8 +86,8 @@ class GlobalSearch:
         labels = nearest_in(self.here, block.X, table, "search")
         d2 = row_d2(block.X, labels, table)
         chances = rule.probabilities(drawn.weights, drawn.d2, drawn.limit)
-        hashes, certain = np.empty(len(drawn.places), np.int64), chances > CERTAIN
-        hash_places(np.uint64(HALVES_SEED), drawn.places, hashes)
+        hashes, certain = np.empty(len(drawn.row_ids), np.int64), chances > CERTAIN
+        hash_integers(np.uint64(HALVES_SEED), drawn.row_ids, hashes)
         first = (hashes & 1) == 0
         chosen, judged = np.flatnonzero(first | certain), np.flatnonzero(~first | certain)
         if not len(chosen) or not len(judged) or len(centers) < FEWEST_CLUSTERS:

@@ -180,7 +180,7 @@ def next_centers(
         # k means gain a share of k / n on the rows that they are means of
         gained = max(gained, 1 - result.inertia / max(before, NO_OBJECTIVE) - len(start) / both.n_rows)
     rows = Sample(
-        both.X if in_sketch else search.normalization.rows(both.X), both.places, both.weights, sample.complete
+        both.X if in_sketch else search.normalization.rows(both.X), both.row_ids, both.weights, sample.complete
     )
     searched = result.centers + shift
     if in_sketch:
@@ -220,8 +220,8 @@ def _with_means(search: GlobalSearch, drawn: Drawn, means: NDArray[np.float64]) 
     more: Matrix = means[unseen].astype(drawn.X.dtype)
     if not isinstance(drawn.X, np.ndarray):
         more = sp.csr_array(more)
-    X, places = stacked([drawn.X, more]), np.concatenate([drawn.places, np.full(len(unseen), -1)])
-    return replace(drawn, X=X, places=places, weights=np.concatenate([weights, missing[unseen]]))
+    X, row_ids = stacked([drawn.X, more]), np.concatenate([drawn.row_ids, np.full(len(unseen), -1)])
+    return replace(drawn, X=X, row_ids=row_ids, weights=np.concatenate([weights, missing[unseen]]))
 
 
 def _searched_in(

@@ -138,7 +138,7 @@ class Assign(Pass[AssignState, NDArray[np.int32], AssignResult]):
         state.profile.add(labels, d2, gaps, weights=weights, first_row=rows.first_row, kept=rows.kept, X=rows.X)
         drawn = state.drawn
         if self.rule is not None and len(labels):
-            drawn = self.rule.gather((*drawn, self.rule.draw(X, rows.places, weights, d2)))
+            drawn = self.rule.gather((*drawn, self.rule.draw(X, rows.row_ids, weights, d2)))
         totals = replace(totals, d2=totals.d2 + float(weighted_sum(weights, d2)))
         n_rows, edges = state.n_rows, state.edges
         if n_rows is not None:

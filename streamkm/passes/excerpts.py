@@ -36,7 +36,7 @@ def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] 
         values = X[number] if isinstance(X, np.ndarray) else X[[number]].toarray()[0]
         return _values_text(values, source.is_sparse, names, first)
 
-    return _found(((len(rows.places), partial(of_row, rows.X)) for rows in source.stream(READ_BYTES)), wanted)
+    return _found(((len(rows.row_ids), partial(of_row, rows.X)) for rows in source.stream(READ_BYTES)), wanted)
 
 
 def _found(pieces: Iterable[tuple[int, Callable[[int], T]]], wanted: Sequence[int]) -> dict[int, T]:

@@ -64,7 +64,7 @@ def _mapped(rows: Rows, prepared: tuple[RowReader, Values]) -> NDArray[Any]:
     reader, values = prepared
     steps = values.model.preparation
     parts = [rows] if steps is None else pieces(rows, steps, LARGEST_CHUNK_BYTES)
-    found = ((part.X if steps is None else steps.apply(part.X), part.places) for part in parts)
+    found = ((part.X if steps is None else steps.apply(part.X), part.row_ids) for part in parts)
     return np.concatenate([values.output(reader.checked(*each)) for each in found])
 
 

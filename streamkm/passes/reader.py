@@ -20,7 +20,7 @@ from streamkm.engine import Executor, Large
 from streamkm.preparation import DOMAINS
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.remote import unchanged
-from streamkm.sources.row_source import IndexedRows, Rows, RowSource, row_places
+from streamkm.sources.row_source import IndexedRows, Rows, RowSource, row_ids_between
 
 Invalid = Literal["raise", "skip", "mean"]
 Item = Chunk | Rows | tuple[Chunk, Any, list[Any]]
@@ -87,15 +87,15 @@ class RowReader:
         if isinstance(item, tuple):  # a chunk of a Dask array, its graph, and inputs of the graph
             chunk, block, inputs = item
             X = self.source.finished(block(inputs))
-            return self.checked(X, row_places(chunk.start, chunk.start + X.shape[0]))
+            return self.checked(X, row_ids_between(chunk.start, chunk.start + X.shape[0]))
         rows = self.source.read(item) if isinstance(item, Chunk) else item
-        return self.checked(rows.X, rows.places)
+        return self.checked(rows.X, rows.row_ids)
 
-    def checked(self, X: Matrix, places: NDArray[np.int64]) -> ValidRows:
+    def checked(self, X: Matrix, row_ids: NDArray[np.int64]) -> ValidRows:
         """Take out invalid rows; see `read`."""
         n_read = X.shape[0]
         if isinstance(X, np.ndarray) and X.dtype in SMALL and self.metric == "euclidean":
-            return ValidRows(X, places, n_read, None, None)
+            return ValidRows(X, row_ids, n_read, None, None)
         d2norms = row_d2norms(X)
         valid = d2norms <= largest_d2(X)  # false for NaN too
         if self.invalid == "mean" and not valid.all():
@@ -108,13 +108,13 @@ class RowReader:
         kept = None
         if not valid.all():
             if self.invalid != "skip":
-                raise InvalidInputError(_describe_invalid(self.source, X, d2norms, places, int(np.argmin(valid))))
+                raise InvalidInputError(_describe_invalid(self.source, X, d2norms, row_ids, int(np.argmin(valid))))
             kept = np.flatnonzero(valid)
-            X, places, d2norms = X[kept], places[kept], d2norms[kept]
+            X, row_ids, d2norms = X[kept], row_ids[kept], d2norms[kept]
         if self.metric == "cosine":
             X = normalized(X)
             d2norms = row_d2norms(X)
-        return ValidRows(X, places, n_read, kept, d2norms)
+        return ValidRows(X, row_ids, n_read, kept, d2norms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class ValidRows:
     """Valid rows of one chunk."""
 
     X: Matrix  # ndarray or csr_array (v, d)
-    places: NDArray[np.int64]  # (v,)
+    row_ids: NDArray[np.int64]  # (v,)
     n_read: int  # rows of the chunk, invalid ones included
     kept: NDArray[np.int64] | None  # (v,): or None, numbers of these rows in the chunk; None: all
     # (v,): squared norms of the rows; None for dtypes whose values are always valid
@@ -213,7 +213,7 @@ def what_is_invalid(X: Matrix, row: int, d2norm: float) -> str:
 
 
 def _describe_invalid(
-    source: RowSource, X: Matrix, d2norms: NDArray[np.float64], places: NDArray[np.int64], row: int
+    source: RowSource, X: Matrix, d2norms: NDArray[np.float64], row_ids: NDArray[np.int64], row: int
 ) -> str:
     """The message about an invalid row: the fault, the place, and remedies."""
     what, column, domains = what_is_invalid(X, row, float(d2norms[row])), "", ""
@@ -230,4 +230,4 @@ def _describe_invalid(
         name = source.feature_names[wrong[0]]
         hint = "" if name else " (do lines end in a delimiter? Choose the other columns with columns=)"
         column = f"column {name!r}{hint}, "
-    return f"{what} in {column}{source.describe(int(places[row]))}; {'; or '.join(remedies)}{domains}"
+    return f"{what} in {column}{source.describe(int(row_ids[row]))}; {'; or '.join(remedies)}{domains}"

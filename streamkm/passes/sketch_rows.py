@@ -70,13 +70,13 @@ class SketchRows(HeldMap[Gathered]):
         n_features = reader.source.n_features
         bits = occurring_bits(found.X) if n_features is None or n_features >= FEWEST_FEATURES else None
         told = Gathered(self.rule, self.coreset_rule, counted(found, reader.source), Occurring(bits))
-        told.collector.add(self.rule.candidates(found.X, found.places, found.numbers, found.weights))
+        told.collector.add(self.rule.candidates(found.X, found.row_ids, found.numbers, found.weights))
         if self.sketch is None:
             return None, told
         sketched = as_block_matrix(self.sketch.apply(found.X), sketched=not self.sketch.is_identity)
         if told.tree is not None:
-            if len(found.places):
-                told.tree.add(index, merged(sketched), found.places, found.weights)
+            if len(found.row_ids):
+                told.tree.add(index, merged(sketched), found.row_ids, found.weights)
             return None, told
         as_they_are = self.sketch.is_identity and not isinstance(sketched, np.ndarray)
         known = found.d2norms if as_they_are else None  # no entry repeats an index
@@ -87,9 +87,9 @@ class SketchRows(HeldMap[Gathered]):
 
 def _indexed(indexed: IndexedRows, reader: RowReader, rule: SampleRule) -> Gathered:
     """Sample candidates of a chunk whose other rows stay unread; the assign pass reads and checks them."""
-    n_rows = len(indexed.places)
-    picked, keys = rule.picks(indexed.places, NO_WEIGHTS)
-    rows = reader.checked(indexed.take(picked), indexed.places[picked])
+    n_rows = len(indexed.row_ids)
+    picked, keys = rule.picks(indexed.row_ids, NO_WEIGHTS)
+    rows = reader.checked(indexed.take(picked), indexed.row_ids[picked])
     counts = ChunkCounts(array("q", [n_rows]), {}, n_rows, n_rows, n_rows, indexed.n_features)
     told = Gathered(rule, counts=counts, occurring=Occurring(None))
     told.collector.add(Candidates(rows.X, keys, picked))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.kernels.intrinsics.hashing import hash_features, hash_places, stream_seed
+from streamkm.kernels.intrinsics.hashing import hash_features, hash_integers, stream_seed
 from streamkm.kernels.sketch import walsh_hadamard as kernels
 from streamkm.sketches.base_sketch import SeededSketch, check_numbers, check_width
 
@@ -100,7 +100,7 @@ class SubsampledHadamard(SeededSketch):
         """
         rotation = Rotation(self._known("n_features"), self._known("seed"))
         order, seed = np.empty(rotation.n_padded, np.int64), stream_seed(np.uint64(rotation.seed), np.uint64(1))
-        hash_places(np.uint64(seed), np.arange(len(order)), order)
+        hash_integers(np.uint64(seed), np.arange(len(order)), order)
         components = np.sort(np.argpartition(order, self.n_components - 1)[: self.n_components])  # of the lowest hashes
         out = np.empty((X.shape[0], self.n_components), working_dtype(X.dtype))
         scale = out.dtype.type(1 / math.sqrt(self.n_components))

@@ -68,7 +68,7 @@ class PartsSource(RowSource):
         X = rows.X.astype(self.dtype, copy=False)
         if X.shape[1] != self.n_features and isinstance(X, sp.csr_array):
             X = make_csr(X.data, X.indices, X.indptr, n_features=self.n_features)
-        return Rows(X, rows.places + self._starts[chunk.part])
+        return Rows(X, rows.row_ids + self._starts[chunk.part])
 
     def details(self) -> dict[str, str]:
         of_parts = [part.details() for part in self.parts]

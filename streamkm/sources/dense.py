@@ -7,7 +7,7 @@ from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.row_source import Rows, RowSource, row_places
+from streamkm.sources.row_source import Rows, RowSource, row_ids_between
 from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
 
 READ_FACTOR = 4.0  # of stored arrays, whose decoders hold several pieces, compressed and not
@@ -57,7 +57,7 @@ class DenseSource(RowSource):
         return cut_rows(n_rows, row_bytes, unit, target_bytes)
 
     def read(self, chunk: Chunk) -> Rows:
-        return Rows(self._array.read(chunk.start, chunk.stop), row_places(chunk.start, chunk.stop))
+        return Rows(self._array.read(chunk.start, chunk.stop), row_ids_between(chunk.start, chunk.stop))
 
 
 def is_bfloat16(X: Any) -> bool:

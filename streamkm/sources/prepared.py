@@ -68,14 +68,14 @@ class PreparedRows(WrappedSource):
 
 def pieces(rows: Rows, preparation: Preparation, target_bytes: int) -> Iterator[Rows]:
     """Cut sparse rows that become dense into pieces of about `target_bytes` prepared bytes; others stay whole."""
-    width, n_rows = preparation.dense_width, len(rows.places)
+    width, n_rows = preparation.dense_width, len(rows.row_ids)
     if isinstance(rows.X, np.ndarray) or width is None:
         yield rows
         return
     step = max(1, target_bytes // (width * working_dtype(rows.X.dtype).itemsize))
     for start in range(0, max(1, n_rows), step):
         stop = min(n_rows, start + step)
-        yield Rows(rows_between(rows.X, start, stop), rows.places[start:stop])
+        yield Rows(rows_between(rows.X, start, stop), rows.row_ids[start:stop])
 
 
 class CachedRows(WrappedSource):
@@ -102,7 +102,7 @@ class CachedRows(WrappedSource):
         if rows is not None:
             return rows
         rows = self.source.read(chunk)
-        size = matrix_bytes(rows.X) + rows.places.nbytes
+        size = matrix_bytes(rows.X) + rows.row_ids.nbytes
         with self._lock:
             self._read_share += chunk.n_bytes / self._all_bytes
             if chunk in self._wanted and size <= self._room:
@@ -121,7 +121,7 @@ class CachedRows(WrappedSource):
         self._read_share = 1.0
         pieces, size = list[Rows](), 0
         for rows in self.source.stream(target_bytes):
-            size += matrix_bytes(rows.X) + rows.places.nbytes
+            size += matrix_bytes(rows.X) + rows.row_ids.nbytes
             if size <= self._room:
                 pieces.append(rows)
             else:

@@ -29,14 +29,14 @@ class Rows:
     # (n, d), of any real dtype; where the source's `n_features` is None, as wide as its largest feature index demands
     X: Matrix
     # (n,): a distinct number for each row, whatever the chunks: its number, or the position of a line's first byte
-    places: NDArray[np.int64]
+    row_ids: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedRows:
-    """Rows of a chunk whose places are known and whose values are not read yet."""
+    """Rows of a chunk whose row ids are known and whose values are not read yet."""
 
-    places: NDArray[np.int64]  # (n,): as `Rows` has them
+    row_ids: NDArray[np.int64]  # (n,): as `Rows` has them
     n_features: int  # columns that the chunk would have if it were read
     take: Callable[[NDArray[np.int64]], Matrix]  # reads chosen rows, counted from 0; raises as `RowSource.read`
 
@@ -157,12 +157,12 @@ class RowSource(ABC):
         return self
 
     def remote_view(self) -> RowSource:
-        """Return the source for calls on a cluster that get its rows sent: cheap to pickle, with the same places."""
+        """Return the source for calls on a cluster that get its rows sent: cheap to pickle, with the same row ids."""
         return RemoteView(self) if self.access.in_process else self
 
 
 class WrappedSource(RowSource):
-    """Rows of another source, changed by `apply` or cached; number and places are equal."""
+    """Rows of another source, changed by `apply` or cached; number and row ids are equal."""
 
     source: RowSource
     growth: float = 1.0  # bytes of a row over those of the source's
@@ -233,11 +233,11 @@ class WrappedSource(RowSource):
         return max(1, int(target_bytes / self.growth))
 
     def _applied(self, rows: Rows) -> Rows:
-        return Rows(self.apply(rows.X), rows.places)
+        return Rows(self.apply(rows.X), rows.row_ids)
 
 
 class RemoteView(RowSource):
-    """Attributes of a source whose rows are sent to a cluster; `describe` is needed if places are not row numbers."""
+    """Attributes of a source whose rows are sent to a cluster; `describe` is needed if row ids are not row numbers."""
 
     def __init__(self, source: RowSource, describe: Callable[[int], str] | None = None) -> None:
         # the rows, and who makes them, are elsewhere
@@ -272,6 +272,6 @@ def restarted(source: RowSource, made: Any, begun: Iterator[Any] | None) -> Iter
     return begun or started(source, made)
 
 
-def row_places(start: int, stop: int) -> NDArray[np.int64]:
+def row_ids_between(start: int, stop: int) -> NDArray[np.int64]:
     """Places of rows that are identified by their number."""
     return np.arange(start, stop, dtype=np.int64)

@@ -57,7 +57,7 @@ class RowBuilder:
         self._data: NDArray[Any] = np.empty(0, fmt.dtype)
         self._indices: NDArray[Any] = np.empty(0, self._index_dtype)
         self._indptr: NDArray[Any] = np.zeros(1, self._index_dtype)
-        self._places = np.empty(0, np.int64)
+        self._row_ids = np.empty(0, np.int64)
         self._fixups = np.empty((64, 3), np.int64)
         self._job = np.zeros(kernel.JOB_FIELDS, np.int64)
         self._n_text_bytes = 0
@@ -71,7 +71,7 @@ class RowBuilder:
     @property
     def n_bytes(self) -> int:
         """Bytes of the rows so far."""
-        per_row = self._indptr.itemsize + self._places.itemsize
+        per_row = self._indptr.itemsize + self._row_ids.itemsize
         return self.n_rows * per_row + int(self._job[kernel.NNZ]) * (self._data.itemsize + self._indices.itemsize)
 
     def add(self, lines: LineReader, limit: int, part: int) -> None:
@@ -89,7 +89,7 @@ class RowBuilder:
             job[kernel.LARGEST_INDEX] = self._largest_index()
             # only without compilation, where wrapping on purpose would warn
             with np.errstate(over="ignore"):
-                kernel.parse_rows(lines.text, job, self._data, self._indices, self._indptr, self._places, self._fixups)
+                kernel.parse_rows(lines.text, job, self._data, self._indices, self._indptr, self._row_ids, self._fixups)
             if job[kernel.FIXUPS] > len(self._fixups):
                 self._fixups = np.empty((job[kernel.FIXUPS], 3), np.int64)
             elif job[kernel.STATUS] == tokens.TOO_WIDE and self._largest_index() < self._largest_accepted():
@@ -123,9 +123,9 @@ class RowBuilder:
             capacity = most_nnz + max(int(nnz * ahead), nnz // 2)
             self._data = _grown(self._data, nnz, capacity)
             self._indices = _grown(self._indices, nnz, capacity)
-        if most_rows > len(self._places):
+        if most_rows > len(self._row_ids):
             capacity = most_rows + max(int(rows * ahead), rows // 2)
-            self._places = _grown(self._places, rows, capacity)
+            self._row_ids = _grown(self._row_ids, rows, capacity)
             self._indptr = _grown(self._indptr, rows + 1, capacity + 1)
         self._n_text_bytes += n_bytes
 
@@ -136,13 +136,13 @@ class RowBuilder:
     def finish(self) -> Rows:
         """Return the rows; the builder must not be used afterwards."""
         rows, nnz = self.n_rows, int(self._job[kernel.NNZ])
-        for array, size in ((self._data, nnz), (self._indices, nnz), (self._indptr, rows + 1), (self._places, rows)):
+        for array, size in ((self._data, nnz), (self._indices, nnz), (self._indptr, rows + 1), (self._row_ids, rows)):
             # gives the unused end back without a copy; nothing else refers to these arrays
             array.resize(size, refcheck=False)
         width = int(self._job[kernel.WIDEST]) if self._fmt.n_features is None else self._fmt.n_features
         X = sp.csr_array((self._data, self._indices, self._indptr), shape=(rows, width), copy=False)
         X.has_canonical_format = True  # sorted and unique, or it would not have been read
-        return Rows(X, self._places)
+        return Rows(X, self._row_ids)
 
     def _complaint(self, lines: LineReader) -> BadTextError:
         at, status = int(self._job[kernel.TOKEN]), int(self._job[kernel.STATUS])
@@ -209,7 +209,7 @@ def index_text(
     if n_rows == NOT_PLAIN or width > largest:
         return None
     starts, stops = starts[:n_rows].copy(), stops[:n_rows].copy()
-    places = starts + ((chunk.part << PLACE_BITS) + begin)
+    row_ids = starts + ((chunk.part << PLACE_BITS) + begin)
     width = width if fmt.n_features is None else fmt.n_features
 
     def take(rows: NDArray[np.int64]) -> Matrix:
@@ -223,7 +223,7 @@ def index_text(
             return read().X[rows]
         return builder.finish().X
 
-    return IndexedRows(places, width, take)
+    return IndexedRows(row_ids, width, take)
 
 
 def count_rows(text: bytes, at_end: bool) -> int:

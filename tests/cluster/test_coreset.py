@@ -54,7 +54,7 @@ def coreset_of(rule, X, n_parts=5, weights=NO_WEIGHTS):
 def assert_same(one, other):
     np.testing.assert_array_equal(naive.dense(one.X), naive.dense(other.X))
     np.testing.assert_array_equal(one.weights, other.weights)
-    np.testing.assert_array_equal(one.places, other.places)
+    np.testing.assert_array_equal(one.row_ids, other.row_ids)
     assert (one.n_rows, one.total_weight, one.complete) == (other.n_rows, other.total_weight, other.complete)
 
 
@@ -120,8 +120,8 @@ def test_weights_sum_up_and_rows_are_rows(seed, size, n_parts, weighted):
     assert coreset.n_rows == 300
     np.testing.assert_allclose(coreset.total_weight, weights.sum() if weighted else 300)
     np.testing.assert_allclose(coreset.weights.sum(), coreset.total_weight, rtol=1e-9)
-    np.testing.assert_array_equal(coreset.X, X[coreset.places])
-    assert len(np.unique(coreset.places)) == len(coreset.places)
+    np.testing.assert_array_equal(coreset.X, X[coreset.row_ids])
+    assert len(np.unique(coreset.row_ids)) == len(coreset.row_ids)
 
 
 @cases("sparse", [False, True])
@@ -131,12 +131,12 @@ def test_a_coreset_that_has_room_holds_exactly_the_rows(sparse):
     stored = sp.csr_array(X) if sparse else X
     coreset = coreset_of(CoresetRule(200, 5, 1), stored)
     assert coreset.complete
-    np.testing.assert_array_equal(np.sort(coreset.places), np.arange(200))
+    np.testing.assert_array_equal(np.sort(coreset.row_ids), np.arange(200))
     np.testing.assert_array_equal(coreset.weights, np.ones(200))
     coreset = coreset_of(CoresetRule(200, 5, 1), stored, weights=weights)
     assert coreset.complete
-    np.testing.assert_array_equal(np.sort(coreset.places), np.flatnonzero(weights))
-    np.testing.assert_array_equal(coreset.weights, weights[coreset.places])
+    np.testing.assert_array_equal(np.sort(coreset.row_ids), np.flatnonzero(weights))
+    np.testing.assert_array_equal(coreset.weights, weights[coreset.row_ids])
 
 
 @pytest.mark.parametrize("weighted", [True, False])
@@ -184,7 +184,7 @@ def test_weights_decay_by_half(first):
     np.testing.assert_allclose(coreset.total_weight, wanted, rtol=1e-6)
     np.testing.assert_allclose(coreset.weights.sum(), wanted, rtol=1e-6)
     assert np.isfinite(coreset.weights).all()
-    assert (coreset.places - first >= 200).sum() > (coreset.places - first < 200).sum()
+    assert (coreset.row_ids - first >= 200).sum() > (coreset.row_ids - first < 200).sum()
 
 
 # ---- what they are worth
@@ -245,7 +245,7 @@ def assert_same_streams(one, other):
     a, b = one.coreset(), other.coreset()
     np.testing.assert_array_equal(naive.dense(a.X), naive.dense(b.X))
     np.testing.assert_array_equal(a.weights, b.weights)
-    np.testing.assert_array_equal(a.places, b.places)
+    np.testing.assert_array_equal(a.row_ids, b.row_ids)
     assert (a.n_rows, a.total_weight, a.complete) == (b.n_rows, b.total_weight, b.complete)
     assert one.next_row == other.next_row
 
@@ -279,7 +279,7 @@ def test_two_machines_are_one_stream(half_life, split):
     for both in (first.merged(second), second.merged(first)):
         if half_life == np.inf:
             assert_same_streams(both, one)
-        np.testing.assert_array_equal(both.coreset().places, one.coreset().places)
+        np.testing.assert_array_equal(both.coreset().row_ids, one.coreset().row_ids)
         np.testing.assert_allclose(both.coreset().weights, one.coreset().weights, rtol=1e-9)
         assert both.n_rows == 900
 
@@ -322,7 +322,7 @@ def test_memory_grows_with_the_logarithm_of_the_rows():
     stream, X = Stream(rule(100)), data(500)
     for chunk in range(1, 41):
         stream.add(X)
-        rows = sum(len(part.places) for part in stream.tree.nodes.values())
+        rows = sum(len(part.row_ids) for part in stream.tree.nodes.values())
         assert rows <= 100 * (1 + np.log2(max(1, stream.next_row / stream.part_rows)))
         assert stream.n_bytes <= (rows + stream.part_rows) * (3 * 4 + 8 + 8)
         assert stream.next_row == 500 * chunk

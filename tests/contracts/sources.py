@@ -47,7 +47,7 @@ class Opened:
 def assemble(pieces: Iterable[Rows], n_features: int) -> NDArray[Any]:
     """Stack rows as one dense matrix; narrower pieces are filled up with zeros."""
     pieces = list(pieces)
-    assert all(len(rows.places) == rows.X.shape[0] for rows in pieces)
+    assert all(len(rows.row_ids) == rows.X.shape[0] for rows in pieces)
     whole = np.zeros(
         (sum(rows.X.shape[0] for rows in pieces), n_features), np.result_type(*(r.X.dtype for r in pieces))
     )
@@ -62,7 +62,7 @@ def assemble(pieces: Iterable[Rows], n_features: int) -> NDArray[Any]:
 
 def assert_same_rows(got: Rows, wanted: Rows) -> None:
     """Check that two readings of a chunk are equal, structure and places included."""
-    np.testing.assert_array_equal(got.places, wanted.places)
+    np.testing.assert_array_equal(got.row_ids, wanted.row_ids)
     assert got.X.shape == wanted.X.shape
     if isinstance(wanted.X, np.ndarray):
         np.testing.assert_array_equal(got.X, wanted.X)
@@ -133,7 +133,7 @@ class RowSourceContract:
                 assert rows.X.has_canonical_format
 
     def check_places_are_distinct_and_describable(self, opened: Opened) -> None:
-        places = np.concatenate([rows.places for rows in opened.streamed()])
+        places = np.concatenate([rows.row_ids for rows in opened.streamed()])
         assert places.dtype == np.int64
         assert places.min() >= 0
         assert len(np.unique(places)) == len(opened.X)
@@ -159,7 +159,7 @@ class RowSourceContract:
         for name in ("name", "n_rows", "n_features", "dtype", "is_sparse", "n_bytes", "estimated_rows"):
             assert getattr(standing, name) == getattr(source, name)
         for rows in opened.streamed():
-            for place in (*rows.places[:1], *rows.places[-1:]):
+            for place in (*rows.row_ids[:1], *rows.row_ids[-1:]):
                 assert standing.describe(int(place)) == source.describe(int(place))
 
     def check_a_source_that_can_be_replayed_is_the_same_again(self, opened: Opened) -> None:
@@ -209,11 +209,11 @@ class SourceContract(RowSourceContract):
                     assert (before.part, before.stop) <= (after.part, after.start) or before.part < after.part
 
     def check_places_do_not_depend_on_the_chunks(self, opened: Opened) -> None:
-        wanted = np.concatenate([rows.places for rows in opened.streamed(1 << 40)])
+        wanted = np.concatenate([rows.row_ids for rows in opened.streamed(1 << 40)])
         for target in (*TARGETS, 300):
             with row(target=target):
                 streamed = opened.streamed(opened.target_bytes(target))
-                np.testing.assert_array_equal(np.concatenate([rows.places for rows in streamed]), wanted)
+                np.testing.assert_array_equal(np.concatenate([rows.row_ids for rows in streamed]), wanted)
 
     def check_stream_is_the_chunks_in_order(self, opened: Opened) -> None:
         source = chunked(opened)

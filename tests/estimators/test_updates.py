@@ -262,7 +262,7 @@ def test_drawn_rows_have_places_of_their_own(tmp_path):
         X, _ = groups(rng, 6 * np.random.default_rng(1).normal(size=(5, 6)), 3000)
         dump_svmlight_file(X, np.zeros(3000), str(tmp_path / f"{night}.svm"))
         kmeans.update(tmp_path / f"{night}.svm")
-    places = kmeans.stream_.followed.part.places
+    places = kmeans.stream_.followed.part.row_ids
     assert len(np.unique(places)) == len(places) > 5000
     assert 5900 < places.max() < kmeans.stream_.next_row == 6000
 
@@ -274,7 +274,7 @@ def test_rows_of_no_weight_left_are_no_longer_kept():
     for _ in range(2):
         kmeans.update(groups(rng, 6 * rng.normal(size=(3, 4)), 8000)[0])
         part = kmeans.stream_.followed.part
-        assert part.X.shape[0] == len(part.places) == len(part.weights)
+        assert part.X.shape[0] == len(part.row_ids) == len(part.weights)
         assert (part.weights >= 0).all()
     np.testing.assert_allclose(kmeans.counts_.sum(), 1 / (1 - 2 ** (-1 / 5)))
 

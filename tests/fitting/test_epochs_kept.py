@@ -20,7 +20,7 @@ from streamkm.kernels.cluster import totals
 from streamkm.planning.memory_budget import AUTO_BYTES
 from streamkm.sources.chunks import Access, ChunkRuns
 from streamkm.sources.prepared import CachedRows
-from streamkm.sources.row_source import Rows, RowSource, row_places
+from streamkm.sources.row_source import Rows, RowSource, row_ids_between
 from tests.children import assert_same_fit, fit_killed_within_epochs, outcome
 from tests.limits import limited
 from tests.programs import forking
@@ -140,7 +140,7 @@ class SlowRows(RowSource):
 
     def read(self, chunk):
         self.reads.append(chunk.index)
-        return Rows(self.X[chunk.start : chunk.stop], row_places(chunk.start, chunk.stop))
+        return Rows(self.X[chunk.start : chunk.stop], row_ids_between(chunk.start, chunk.stop))
 
 
 def rows(n=1500, d=6, seed=0):

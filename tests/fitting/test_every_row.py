@@ -83,7 +83,7 @@ def test_what_is_drawn_is_the_same_however_rows_are_cut_and_joined(seed, n, size
     for rows in pieces:
         parts = rule.gather((*parts, rule.draw(X[rows], places[rows], weights[rows], d2[rows])))
     found = rule.join(parts)
-    np.testing.assert_array_equal(found.places, places[kept])
+    np.testing.assert_array_equal(found.row_ids, places[kept])
     np.testing.assert_array_equal(found.X, X[kept])
     np.testing.assert_allclose(found.limit, limit, rtol=1e-12)
     assert found.n_rows <= size
@@ -95,7 +95,7 @@ def test_half_of_the_rows_are_drawn_by_weight_and_half_by_share_of_the_objective
     rule = DrawRule.of(2, 0, 4000.0, 0.0)  # of rows that are expected on centers: those that are not are drawn first
     d2 = np.zeros(4000)
     d2[[7, 3999]] = 1e-9
-    assert rule.draw(np.ones((4000, 1)), np.arange(4000), np.ones(4000), d2).places.tolist() == [7, 3999]
+    assert rule.draw(np.ones((4000, 1)), np.arange(4000), np.ones(4000), d2).row_ids.tolist() == [7, 3999]
 
 
 def test_sums_over_drawn_rows_are_unbiased():
@@ -110,7 +110,7 @@ def test_sums_over_drawn_rows_are_unbiased():
         others = [d2, np.sqrt(d2)]  # what each is drawn by
         drawn = [rule.draw(X, places, weights, by) for rule, by in zip(rules, others, strict=True)]
         one.append(rules[0].unbiased(drawn[0]) @ drawn[0].X[:, 0])
-        both = combined(rules, drawn, [np.concatenate([by[part.places] for part in drawn]) for by in others])
+        both = combined(rules, drawn, [np.concatenate([by[part.row_ids] for part in drawn]) for by in others])
         two.append(both.weights @ both.X[:, 0])
     for sums in (one, two):
         assert abs(np.mean(sums) - truth) < 3.5 * np.std(sums) / np.sqrt(len(sums))

@@ -152,7 +152,7 @@ def kernel_hash(seed, feature, n_components):
 
 def priorities(seed, places):
     out = np.empty(len(places), np.int64)
-    hashing.hash_places(np.uint64(seed), np.asarray(places, np.int64), out)
+    hashing.hash_integers(np.uint64(seed), np.asarray(places, np.int64), out)
     return out
 
 

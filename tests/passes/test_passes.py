@@ -327,4 +327,4 @@ class NarrowSource(CountingSource):
         rows = super().read(chunk)
         width = int(rows.X.indices.max(initial=0)) + 1
         X = sp.csr_array((rows.X.data, rows.X.indices, rows.X.indptr), shape=(rows.X.shape[0], width))
-        return Rows(X, rows.places)
+        return Rows(X, rows.row_ids)

@@ -15,7 +15,7 @@ from streamkm.sources.chunks import Chunk, Origin
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.formats import FORMATS, Reader, file_format
 from streamkm.sources.local import unchanged
-from streamkm.sources.row_source import Rows, RowSource, row_places
+from streamkm.sources.row_source import Rows, RowSource, row_ids_between
 from streamkm.sources.stored import opened_path
 from tests.contracts import Opened, SourceContract
 
@@ -53,7 +53,7 @@ class FixedWidth(RowSource):
         shape, row_bytes = (chunk.stop - chunk.start, self.n_features), self.n_features * 8
         with unchanged(self.path):
             X = np.fromfile(self.path, "<f8", shape[0] * shape[1], offset=HEADER.size + chunk.start * row_bytes)
-        return Rows(X.reshape(shape), row_places(chunk.start, chunk.stop))
+        return Rows(X.reshape(shape), row_ids_between(chunk.start, chunk.stop))
 
 
 @pytest.fixture(autouse=True)

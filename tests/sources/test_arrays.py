@@ -333,7 +333,7 @@ def test_any_partition_in_any_cut(X, cuts, target_bytes, dense):
     chunks = pieces(X, sorted({0, *(min(cut, X.shape[0]) for cut in cuts), X.shape[0]}))
     got = list(open_source(lambda: iter(chunks)).stream(target_bytes))
     np.testing.assert_array_equal(assemble(got, X.shape[1]), X if dense else X.toarray())
-    np.testing.assert_array_equal(np.concatenate([rows.places for rows in got]), np.arange(X.shape[0]))
+    np.testing.assert_array_equal(np.concatenate([rows.row_ids for rows in got]), np.arange(X.shape[0]))
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -77,7 +77,7 @@ def test_what_is_packed_gives_what_read_gives(known):
         block, inputs = pickle.loads(pickle.dumps(source.packed(chunk)))
         assert not inputs
         rows = source.read(chunk)
-        assert_same_rows(type(rows)(block([]), rows.places), rows)
+        assert_same_rows(type(rows)(block([]), rows.row_ids), rows)
 
 
 @cases(

@@ -85,7 +85,7 @@ def write_parquet(path: Path, row_group_size: int = 7, **columns) -> Path:
 
 def whole(source, target_bytes: int = 1 << 30):
     pieces = list(source.stream(target_bytes))
-    return sp.vstack([piece.X for piece in pieces], format="csr"), np.concatenate([piece.places for piece in pieces])
+    return sp.vstack([piece.X for piece in pieces], format="csr"), np.concatenate([piece.row_ids for piece in pieces])
 
 
 def same(got, wanted) -> None:
@@ -239,7 +239,7 @@ def test_every_cut_of_a_small_file(tmp_path, mark):
     for cut in range(1, len(data)):
         left, right = (documents.batch(Chunk(0, 0, a, b, 0)) for a, b in pairwise((0, cut, len(data))))
         assert left.documents + right.documents == wanted
-        assert [*left.places, *right.places][2] == data.index(b"zwei")
+        assert [*left.row_ids, *right.row_ids][2] == data.index(b"zwei")
 
 
 def test_parquet_row_groups_are_kept_whole(tmp_path):
@@ -329,7 +329,7 @@ def test_plain_lines_are_sampled_at_eight_places(tmp_path, n_rows):
     path.write_text("red fish, blue fish, and a hundred other words of the sea\n" * n_rows)
     batch, n_bytes = TextFiles([str(path)], HASHING, "lines").sample()
     assert n_bytes == path.stat().st_size
-    assert {*(8 * batch.places // path.stat().st_size).tolist()} == {*range(8)}
+    assert {*(8 * batch.row_ids // path.stat().st_size).tolist()} == {*range(8)}
 
 
 @cases(

@@ -49,7 +49,7 @@ def rows(source, target_bytes=1 << 16):
     for piece in pieces:
         piece.X.resize((piece.X.shape[0], width))
     X = sp.vstack([piece.X for piece in pieces], format="csr")
-    places = np.concatenate([piece.places for piece in pieces])
+    places = np.concatenate([piece.row_ids for piece in pieces])
     return [array.tobytes() for array in (X.data, X.indices, X.indptr, places)]
 
 

@@ -280,7 +280,7 @@ def test_compressed_text_is_read_in_large_pieces(web):
     source = open_source(f"{web.url}/long.gz", n_features=10)
     next(source.stream(1000))
     web.log.clear()
-    assert sum(len(piece.places) for piece in source.stream(100_000)) == 120_000
+    assert sum(len(piece.row_ids) for piece in source.stream(100_000)) == 120_000
     assert len([span for method, _, span in web.log if method == "GET" and span]) <= 2
 
 

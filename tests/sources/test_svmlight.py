@@ -50,7 +50,7 @@ def whole(source, target_bytes: int = 1 << 30):
     width = max(piece.X.shape[1] for piece in pieces)
     for piece in pieces:
         piece.X.resize((piece.X.shape[0], width))
-    return sp.vstack([piece.X for piece in pieces], format="csr"), np.concatenate([piece.places for piece in pieces])
+    return sp.vstack([piece.X for piece in pieces], format="csr"), np.concatenate([piece.row_ids for piece in pieces])
 
 
 def read_text(directory: Path, text: bytes, **options):
@@ -133,7 +133,7 @@ def test_every_cut_of_a_small_file(tmp_path):
     for cut in range(1, len(SMALL)):
         left, right = (source.read(Chunk(i, 0, a, b, 1)) for i, (a, b) in enumerate([(0, cut), (cut, len(SMALL))]))
         assert left.X.shape[0] + right.X.shape[0] == expected.shape[0]
-        np.testing.assert_array_equal(np.concatenate([left.places, right.places]), places)
+        np.testing.assert_array_equal(np.concatenate([left.row_ids, right.row_ids]), places)
         np.testing.assert_array_equal(np.concatenate([left.X.data, right.X.data]), expected.data)
 
 

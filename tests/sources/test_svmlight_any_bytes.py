@@ -27,7 +27,7 @@ from tests.tables import cases
 
 
 def read_rows(source: SvmlightSource, target_bytes: int) -> list:
-    return [row for rows in source.stream(target_bytes) for row in bits(as_lists(rows.X, rows.places))]
+    return [row for rows in source.stream(target_bytes) for row in bits(as_lists(rows.X, rows.row_ids))]
 
 
 TOKENS = [b" ", b"\n", b"\t", b"\r", b"1", b"0", b"-1", b"2.5", b"1:2", b"2:-0.5", b"3:1e-5", b"123456789:1"]
@@ -209,9 +209,9 @@ def test_finds_the_rows_that_reading_finds(tmp_path_factory, lines, ended, data)
     source, chunk, found = indexed_and_read(tmp_path_factory.mktemp("x"), text, start, stop)
     read = source.read(chunk)
     assert found is not None
-    np.testing.assert_array_equal(found.places, read.places)
+    np.testing.assert_array_equal(found.row_ids, read.row_ids)
     assert found.n_features == read.X.shape[1]
-    rows = np.flatnonzero(np.arange(len(found.places)) % 2 == 0)
+    rows = np.flatnonzero(np.arange(len(found.row_ids)) % 2 == 0)
     np.testing.assert_array_equal(found.take(rows).toarray(), read.X[rows].toarray()[:, : found.take(rows).shape[1]])
 
 
@@ -228,7 +228,7 @@ def test_a_comment_behind_the_chunk_does_not_matter(tmp_path):
     text = b"0 1:1\n1 2:1\n" + b" " * 64 + b"\n# more\n"
     _, _, found = indexed_and_read(tmp_path, text, 6, 12)
     assert found is not None
-    assert found.places.tolist() == [6]
+    assert found.row_ids.tolist() == [6]
     assert found.n_features == 2
 
 

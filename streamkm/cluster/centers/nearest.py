@@ -37,7 +37,6 @@ class NearestCenters:
     dtype: np.dtype[Any]  # float32 or float64, of scores
     around_origin: bool  # scores are ``||x - c||^2 - ||x||^2``: for rows that lie around the origin
     laid_out: dict[Any, Any]  # layouts, by their purpose
-    # (float32 (m, u): int32 (k,)) or None, directions and groups of an index of the centers
     known: IndexParts | None = None
     # (k,) or (0,): at least 0, added to squared distances
     prices: NDArray[np.float64] = field(default_factory=lambda: NO_WEIGHTS)

@@ -1,6 +1,6 @@
 """Weighted coresets of rows: few rows that stand for many.
 
-Parts are reduced where they are read, then joined and reduced in the order of a `CoresetTree`. Hashes of places decide
+Parts are reduced where they are read, then joined and reduced in the order of a `CoresetTree`. Hashes of row ids decide
 about rows, so a result depends neither on workers nor on timing. Never sees a source or a file.
 """
 
@@ -16,7 +16,7 @@ from streamkm.cluster.sampling import sensitivity as importance
 from streamkm.cluster.sampling.row_sample import as_block_matrix, stacked
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, added_in_order, matrix_bytes
-from streamkm.kernels.intrinsics.hashing import hash_places
+from streamkm.kernels.intrinsics.hashing import hash_integers
 from streamkm.kernels.seeding.row_draws import balance
 
 SIZE_PER_CLUSTER = 500
@@ -37,7 +37,7 @@ class Part:
 
     X: Matrix  # ndarray or csr_array (s, m), in the dtype that they came in
     weights: NDArray[np.float64]  # (s,): what each row stands for, as of `last_place` where weights decay
-    places: NDArray[np.int64]  # (s,)
+    row_ids: NDArray[np.int64]  # (s,)
     depth: int  # how often rows were left out on the way
     last_place: int  # the highest place of all rows that the part stands for
     n_rows: int  # their number, those without weight included
@@ -51,11 +51,11 @@ class Part:
     @property
     def n_bytes(self) -> int:
         """Bytes in memory."""
-        return matrix_bytes(self.X) + self.weights.nbytes + self.places.nbytes
+        return matrix_bytes(self.X) + self.weights.nbytes + self.row_ids.nbytes
 
     def rows(self, some: NDArray[np.intp]) -> Part:
         """Some rows, which stand for all that the part stands for."""
-        return replace(self, X=self.X[some], weights=self.weights[some], places=self.places[some])
+        return replace(self, X=self.X[some], weights=self.weights[some], row_ids=self.row_ids[some])
 
     def only(self, kept: NDArray[np.bool_]) -> Part:
         """Drop the other rows with their weight."""
@@ -80,8 +80,8 @@ class CoresetRule:
 
     size: int  # rows at most, from 4
     n_clusters: int  # k
-    seed: int  # of the hashes of places; below 2^64
-    # places back at which a row weighs half as much; infinite: weights do not decay. Weights are relative to the newest
+    seed: int  # of the hashes of row ids; below 2^64
+    # rows back at which a row weighs half as much; infinite: weights do not decay. Weights are relative to the newest
     # row, so that nothing overflows, however long a stream is
     half_life: float = np.inf
 
@@ -94,20 +94,20 @@ class CoresetRule:
             )
 
     def fade(self, last_place: int, now: int) -> float:
-        """The factor by which weights fall between two places."""
+        """The factor by which weights fall between two row ids."""
         return float(np.exp2((last_place - now) / self.half_life))
 
-    def part(self, X: Matrix, places: NDArray[np.int64], weights: NDArray[np.float64]) -> Part:
+    def part(self, X: Matrix, row_ids: NDArray[np.int64], weights: NDArray[np.float64]) -> Part:
         """Make a part of rows (n, m) just read; keeps at most `size`, and none of weight 0.
 
-        `places`: int64 (n,), n at least 1. `weights`: float64 (n,) or (0,), empty: every row weighs 1.
+        `row_ids`: int64 (n,), n at least 1. `weights`: float64 (n,) or (0,), empty: every row weighs 1.
         """
-        weights = weights if len(weights) else np.ones(len(places))
-        last_place, n_rows = int(places.max()), len(places)
-        decayed = weights * np.exp2((places - last_place) / self.half_life)
+        weights = weights if len(weights) else np.ones(len(row_ids))
+        last_place, n_rows = int(row_ids.max()), len(row_ids)
+        decayed = weights * np.exp2((row_ids - last_place) / self.half_life)
         total = float(decayed.sum())
         kept = decayed > 0
-        part = Part(X, decayed, places, 0, last_place, n_rows, total)
+        part = Part(X, decayed, row_ids, 0, last_place, n_rows, total)
         return self.reduced(part if kept.all() else part.rows(np.flatnonzero(kept)))
 
     def join(self, parts: Sequence[Part]) -> Part:
@@ -121,7 +121,7 @@ class CoresetRule:
         return Part(
             stacked([part.X for part in parts]),
             np.concatenate([fade * part.weights for part, fade in zip(parts, fades, strict=True)]),
-            np.concatenate([part.places for part in parts]),
+            np.concatenate([part.row_ids for part in parts]),
             max(part.depth for part in parts),
             last_place,
             sum(part.n_rows for part in parts),
@@ -134,36 +134,36 @@ class CoresetRule:
 
     def order(self, part: Part) -> NDArray[np.intp]:
         """The order (s,) of a part's rows in `finish`."""
-        return np.lexsort((part.places, self._draws(ORDER_STREAM, part.places)))
+        return np.lexsort((part.row_ids, self._draws(ORDER_STREAM, part.row_ids)))
 
     def reduced(self, part: Part) -> Part:
         """Draw at most `size` rows of a part by importance, where there are more."""
-        if len(part.places) <= self.size:
+        if len(part.row_ids) <= self.size:
             return part
         heavy = np.flatnonzero(part.weights > NEGLIGIBLE * part.total_weight)
-        if len(heavy) < len(part.places):
+        if len(heavy) < len(part.row_ids):
             part = part.rows(heavy)
-            if len(part.places) <= self.size:
+            if len(part.row_ids) <= self.size:
                 return replace(part, depth=part.depth + 1)
         X = importance.measurable(as_block_matrix(part.X), self._seed(SKETCH_STREAM))
         depth = part.depth + 1
         stream = FIRST_STREAM + depth * (importance.ROUNDS + 1)
         shares, labels, d2 = importance.sensitivity(
-            X, part.weights, self.n_clusters, lambda round_: self._draws(stream + 1 + round_, part.places)
+            X, part.weights, self.n_clusters, lambda round_: self._draws(stream + 1 + round_, part.row_ids)
         )
         tops = part.weights / _probabilities(shares, self.size - 1)
-        order = np.lexsort((part.places, d2, labels))  # neighbours are alike
+        order = np.lexsort((part.row_ids, d2, labels))  # neighbours are alike
         drawn = part.weights[order]
-        balance(drawn, tops[order], self._draws(stream, part.places)[order])
+        balance(drawn, tops[order], self._draws(stream, part.row_ids)[order])
         kept = np.sort(order[drawn > 0])
         weights = np.empty(len(order))
         weights[order] = drawn
         return replace(part.rows(kept), weights=weights[kept], depth=depth)
 
-    def _draws(self, stream: int, places: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _draws(self, stream: int, row_ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """Uniform numbers in (0, 1) by place, independent between streams."""
-        hashes = np.empty(len(places), np.int64)
-        hash_places(np.uint64(self._seed(stream)), places, hashes)
+        hashes = np.empty(len(row_ids), np.int64)
+        hash_integers(np.uint64(self._seed(stream)), row_ids, hashes)
         return np.asarray(((hashes >> 11) + 0.5) / 2.0**52, np.float64)
 
     def _seed(self, stream: int) -> int:
@@ -193,9 +193,9 @@ class CoresetTree:
     rule: CoresetRule
     nodes: dict[tuple[int, int], Part] = field(default_factory=dict)
 
-    def add(self, index: int, X: Matrix, places: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
+    def add(self, index: int, X: Matrix, row_ids: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
         """Take the rows of part number `index`; as for `CoresetRule.part`."""
-        self.insert(self.rule.part(X, places, weights), index)
+        self.insert(self.rule.part(X, row_ids, weights), index)
 
     def insert(self, part: Part, index: int, level: int = 0) -> None:
         """Take a part, or a node of another tree of the same rule; a second one of the same number joins the first."""

@@ -1,6 +1,6 @@
 """The row sample: original rows, kept while the data are sketched.
 
-The rows whose places hash lowest are a uniform sample that depends on the source and a seed alone, not on chunks,
+The rows whose row ids hash lowest are a uniform sample that depends on the source and a seed alone, not on chunks,
 workers or timing. In order of their hashes, every prefix of the sample is a uniform sample too.
 """
 
@@ -20,7 +20,7 @@ from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.engine import Executor
 from streamkm.kernels.cluster.label_order import place_rows
 from streamkm.kernels.cluster.totals import weighted_sum
-from streamkm.kernels.intrinsics.hashing import hash_places
+from streamkm.kernels.intrinsics.hashing import hash_integers
 from streamkm.kernels.sketch.bucket_sums import merged_d2norms
 from streamkm.sketches.base_sketch import Sketch
 
@@ -41,7 +41,7 @@ class SampleRule:
     """
 
     size: int  # rows at most
-    seed: int  # of the hash of places
+    seed: int  # of the hash of row ids
     limit: float  # only keys below it are candidates: that keeps them few where the number of rows is known
 
     @classmethod
@@ -53,20 +53,20 @@ class SampleRule:
         return cls(size, seed, np.inf if estimated_rows is None else wanted / max(1, estimated_rows))
 
     def candidates(
-        self, X: Matrix, places: NDArray[np.int64], rows: NDArray[np.int64], weights: NDArray[np.float64]
+        self, X: Matrix, row_ids: NDArray[np.int64], rows: NDArray[np.int64], weights: NDArray[np.float64]
     ) -> Candidates:
         """Pick a chunk's candidates; `rows` are the rows' numbers from the chunk's first."""
-        picked, keys = self.picks(places, weights)
-        if len(picked) == len(places):
+        picked, keys = self.picks(row_ids, weights)
+        if len(picked) == len(row_ids):
             return Candidates(X, keys, rows)
         return Candidates(_taken([X], picked, X.shape[1]), keys, rows[picked])
 
     def picks(
-        self, places: NDArray[np.int64], weights: NDArray[np.float64]
+        self, row_ids: NDArray[np.int64], weights: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The candidates of a chunk, ascending, and their keys."""
-        hashes = np.empty(len(places), np.int64)
-        hash_places(np.uint64(self.seed), places, hashes)
+        hashes = np.empty(len(row_ids), np.int64)
+        hash_integers(np.uint64(self.seed), row_ids, hashes)
         keys = np.asarray((hashes + 0.5) / 2.0**63, np.float64)
         eligible = len(keys)
         if len(weights):

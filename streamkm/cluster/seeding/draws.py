@@ -1,7 +1,7 @@
 """Rows drawn by their share of an objective; a uniform sample misses them.
 
 Half of a row's rate is its share of all weight, the other half its share of the objective of known centers. Keys are
-hashes of places, so draws depend neither on workers nor on timing; several calls join by keeping the lowest keys.
+hashes of row ids, so draws depend neither on workers nor on timing; several calls join by keeping the lowest keys.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ DRAW_BYTES = 4 << 20  # of the rows that one call may hold
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Drawn rows, in the order of their places."""
+    """Drawn rows, in the order of their row ids."""
 
     X: Matrix  # ndarray or csr_array (r, m)
-    places: NDArray[np.int64]  # (r,)
+    row_ids: NDArray[np.int64]  # (r,)
     weights: NDArray[np.float64]  # (r,): their own
     d2: NDArray[np.float64]  # (r,): squared distances that they were drawn by
     keys: NDArray[np.float64]  # (r,)
@@ -40,16 +40,16 @@ class Drawn:
     @property
     def n_rows(self) -> int:
         """Rows."""
-        return len(self.places)
+        return len(self.row_ids)
 
     def rows(self, some: NDArray[np.intp]) -> tuple[Any, ...]:
         """The fields of some rows, but for the limit."""
-        return tuple(array[some] for array in (self.X, self.places, self.weights, self.d2, self.keys))
+        return tuple(array[some] for array in (self.X, self.row_ids, self.weights, self.d2, self.keys))
 
     @property
     def n_bytes(self) -> int:
         """Bytes in memory."""
-        return matrix_bytes(self.X) + 32 * len(self.places)
+        return matrix_bytes(self.X) + 32 * len(self.row_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class DrawRule:
     """
 
     size: int  # rows at most
-    seed: int  # of the hash of places; below 2^64
+    seed: int  # of the hash of row ids; below 2^64
     per_weight: float
     per_d2: float
 
@@ -73,21 +73,21 @@ class DrawRule:
         return cls(size, seed, size / 2 / total_weight, size / 2 / max(objective, NO_OBJECTIVE))
 
     def draw(
-        self, X: Matrix, places: NDArray[np.int64], weights: NDArray[np.float64], d2: NDArray[np.float64]
+        self, X: Matrix, row_ids: NDArray[np.int64], weights: NDArray[np.float64], d2: NDArray[np.float64]
     ) -> Drawn:
         """Draw some of the rows (n, m).
 
-        `places`: int64 (n,). `weights`: float64 (n,) or (0,). `d2`: float64 (n,), to the nearest centers.
+        `row_ids`: int64 (n,). `weights`: float64 (n,) or (0,). `d2`: float64 (n,), to the nearest centers.
         """
-        for most in (self.size, len(places)):  # the second where far more lies far away than was expected
+        for most in (self.size, len(row_ids)):  # the second where far more lies far away than was expected
             picked, keys = np.empty(most + 1, np.int64), np.empty(most + 1)
-            given = (np.uint64(self.seed), places, weights, d2, self.per_weight, self.per_d2, SPARE, most)
+            given = (np.uint64(self.seed), row_ids, weights, d2, self.per_weight, self.per_d2, SPARE, most)
             found = lowest_by_rate(*given, picked, keys)
             if found <= most:
                 break
         picked, keys = picked[:found], keys[:found]
         own = weights[picked] if len(weights) else np.ones(found)
-        return self._lowest(Drawn(X[picked], places[picked], own, d2[picked], keys, SPARE))
+        return self._lowest(Drawn(X[picked], row_ids[picked], own, d2[picked], keys, SPARE))
 
     def gather(self, parts: Sequence[Drawn]) -> tuple[Drawn, ...]:
         """Keep several draws apart while they are few and hold little more than wanted, else join them."""
@@ -96,11 +96,11 @@ class DrawRule:
         return (self.join(parts),)
 
     def join(self, parts: Sequence[Drawn]) -> Drawn:
-        """The draw of all rows at once, in the order of places, whatever the order of `parts`."""
+        """The draw of all rows at once, in the order of row ids, whatever the order of `parts`."""
         limit = min(part.limit for part in parts)
         X, *others = zip(*(part.rows(np.flatnonzero(part.keys < limit)) for part in parts), strict=True)
-        places, weights, d2, keys = map(np.concatenate, others)
-        return self._lowest(Drawn(stacked(X), places, weights, d2, keys, limit))
+        row_ids, weights, d2, keys = map(np.concatenate, others)
+        return self._lowest(Drawn(stacked(X), row_ids, weights, d2, keys, limit))
 
     def probabilities(self, weights: NDArray[np.float64], d2: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
         """Probabilities that rows with these weights and squared distances are drawn, by keys below `limit`."""
@@ -113,13 +113,13 @@ class DrawRule:
         return drawn.weights / self.probabilities(drawn.weights, drawn.d2, drawn.limit)
 
     def _lowest(self, drawn: Drawn) -> Drawn:
-        """The rows of the lowest keys, in the order of places."""
-        order, limit = np.argsort(drawn.places, kind="stable"), drawn.limit
+        """The rows of the lowest keys, in the order of row ids."""
+        order, limit = np.argsort(drawn.row_ids, kind="stable"), drawn.limit
         if drawn.n_rows > self.size:
             limit = float(np.partition(drawn.keys, self.size)[self.size])
             order = order[drawn.keys[order] < limit]
-        X, places, weights, d2, keys = drawn.rows(order)
-        return Drawn(X, places, weights, d2, keys, limit)
+        X, row_ids, weights, d2, keys = drawn.rows(order)
+        return Drawn(X, row_ids, weights, d2, keys, limit)
 
 
 def draw_rows(n_clusters: int, row_bytes: int) -> int:
@@ -141,7 +141,7 @@ def combined(rules: Sequence[DrawRule], parts: Sequence[Drawn], d2s: Sequence[ND
     chances = sum(rule.probabilities(weights, d2, part.limit) for rule, part, d2 in zip(rules, parts, d2s, strict=True))
     return Drawn(
         stacked([part.X for part in parts]),
-        np.concatenate([part.places for part in parts]),
+        np.concatenate([part.row_ids for part in parts]),
         weights / chances,
         NO_WEIGHTS,
         NO_WEIGHTS,

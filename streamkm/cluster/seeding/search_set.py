@@ -181,9 +181,9 @@ class DrawRows(Pass[tuple[tuple[Drawn, ...], float], None, tuple[Drawn, float]])
     ) -> tuple[tuple[tuple[Drawn, ...], float], None]:
         """Draw from one block."""
         block = replace(rows.block, X=merged(rows.block.X))
-        places = rows.place + np.arange(block.n_rows, dtype=np.int64)
+        row_ids = rows.place + np.arange(block.n_rows, dtype=np.int64)
         d2 = squared_distances(block, self.table)
-        drawn = self.rule.draw(block.X, places, block.weights, d2)
+        drawn = self.rule.draw(block.X, row_ids, block.weights, d2)
         return self.join(state, ((drawn,), float(weighted_sum(block.weights, d2)))), None
 
     def join(

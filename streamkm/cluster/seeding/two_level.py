@@ -21,7 +21,7 @@ from streamkm.cluster.seeding.search_set import BATCH_ROWS, SearchRows, centered
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.passes import Map, outputs
-from streamkm.kernels.intrinsics.hashing import hash_places
+from streamkm.kernels.intrinsics.hashing import hash_integers
 
 COARSE_CENTERS, SAMPLED = 4, 32  # centers for each coarse cluster, at least, and rows that it is found on
 MOST_COARSE = 1 << 16  # coarse clusters: labels of all rows that are held take two bytes each
@@ -108,7 +108,7 @@ class PortionRows(Map[tuple[NDArray[Any], NDArray[np.float64]]]):
         block, labels = rows.block, rows.labels
         assert labels is not None
         hashes, own = np.empty(len(labels), np.int64), self.chances[labels]
-        hash_places(np.uint64(self.seed), rows.place + np.arange(len(labels)), hashes)
+        hash_integers(np.uint64(self.seed), rows.place + np.arange(len(labels)), hashes)
         picked = np.flatnonzero(hashes / 2.0**63 < own)
         if len(block.weights):
             picked = picked[block.weights[picked] > 0]

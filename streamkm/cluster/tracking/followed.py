@@ -117,7 +117,7 @@ class Followed:
     given: NDArray[np.int64]  # (s,): ids that these rows got when they came
     events: tuple[Event, ...] = ()  # what became of clusters so far
     updates: tuple[UpdateRows, ...] = ()  # rows of each update by cluster
-    # (j,): places in `part` that have the means of a fit, which stand for its rows
+    # (j,): row ids in `part` that have the means of a fit, which stand for its rows
     means: NDArray[np.int64] = field(default_factory=lambda: NO_PLACES)
     # (u, 8): `Drift.row` of the last updates, which later ones are judged by
     figures: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 8)))
@@ -132,7 +132,7 @@ class Followed:
     @property
     def is_real(self) -> NDArray[np.bool_]:
         """Whether rows of `part` (s,) came as such, and are not means of a fit."""
-        return ~np.isin(self.part.places, self.means)
+        return ~np.isin(self.part.row_ids, self.means)
 
     def changed_share(self) -> float:
         """Estimated share of rows whose nearest cluster has changed since they were labelled.
@@ -146,7 +146,7 @@ class Followed:
         if self.labelled_by is not None:
             labels, d2 = nearest_of(self.labelled_by, X)
             was, old = self.labelled_by.ids[labels], np.flatnonzero(real & (d2 <= self.labelled_by.reach[labels] ** 2))
-            old = old[np.argsort(self.part.places[old], kind="stable")[:STANDING_FOR_FIT]]
+            old = old[np.argsort(self.part.row_ids[old], kind="stable")[:STANDING_FOR_FIT]]
             changed += of_fit * float(weights[old] @ (now != was)[old]) / max(float(weights[old].sum()), 1e-300)
         return changed / max(float(weights.sum()) + self.gone, 1e-300)
 
@@ -154,13 +154,13 @@ class Followed:
         """Give rows that `was` lacks the ids that they have now; others keep theirs."""
         given = self.clusters.ids[nearest_of(self.clusters, self.part.X)[0]]
         if was is not None:
-            _, here, there = np.intersect1d(self.part.places, was.part.places, return_indices=True)
+            _, here, there = np.intersect1d(self.part.row_ids, was.part.row_ids, return_indices=True)
             given[here] = was.given[there]
         return replace(self, given=given)
 
     def reduced(self, rule: CoresetRule) -> Followed:
         """Reduce the rows if they are many more than a coreset has."""
-        if len(self.part.places) <= SLACK * rule.size:
+        if len(self.part.row_ids) <= SLACK * rule.size:
             return self
         return replace(self, part=rule.reduced(self.part)).named(self)
 
@@ -179,14 +179,14 @@ class Followed:
 
     def check(self, n_features: int) -> None:
         """Refuse arrays from a file that do not fit together. Raises ValueError."""
-        clusters, part, k, n_rows = self.clusters, self.part, self.clusters.n_clusters, len(self.part.places)
+        clusters, part, k, n_rows = self.clusters, self.part, self.clusters.n_clusters, len(self.part.row_ids)
         floats: dict[str, tuple[Any, tuple[int, ...]]] = {"weights": (part.weights, (n_rows,))}
         floats |= {name: (getattr(clusters, name), (k,)) for name in ("counts", "distances", "reach")}
         floats |= {name: (getattr(clusters, name), (k, n_features)) for name in ("centers", "means")}
         floats["figures"] = self.figures, (len(self.figures), 8)
         ids, origins = clusters.ids, clusters.origins
         whole = {"ids": (ids, (k,)), "origins": (origins, (len(origins),))}
-        whole |= {"places": (part.places, (n_rows,)), "given": (self.given, (n_rows,))}
+        whole |= {"places": (part.row_ids, (n_rows,)), "given": (self.given, (n_rows,))}
         for dtype, arrays in ((np.float64, floats), (np.int64, whole)):
             for name, (array, shape) in arrays.items():
                 if array.dtype != dtype or array.shape != shape:

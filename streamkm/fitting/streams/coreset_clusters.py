@@ -81,7 +81,7 @@ def _normalized(coreset: Part) -> tuple[Sample, Normalization]:
     """The rows of a coreset, normalized."""
     normalization = Normalization.of(coreset.X, moves=True)
     X = normalization.rows(coreset.X)
-    return Sample(X, coreset.places, coreset.weights, coreset.complete), normalization
+    return Sample(X, coreset.row_ids, coreset.weights, coreset.complete), normalization
 
 
 def _sketch_of(sample: Sample, settings: StreamSettings) -> Sketch:

@@ -84,8 +84,8 @@ def advanced(
     parts_of_all = [part for part in (followed.part, waiting, new) if part is not None]
     part = rule.together(parts_of_all)
     coreset, order = rule.finish(part), rule.order(part)
-    n_old = len(followed.part.places)
-    n_counted = n_old + (0 if waiting is None else len(waiting.places))
+    n_old = len(followed.part.row_ids)
+    n_counted = n_old + (0 if waiting is None else len(waiting.row_ids))
     is_old, is_waiting = order < n_old, (order >= n_old) & (order < n_counted)
     fade = rule.fade(followed.part.last_place, part.last_place)
     known = followed.clusters.faded(fade).widened(part.X.shape[1])
@@ -195,7 +195,7 @@ def _is_without_rows(known: TrackedClusters, came: NDArray[np.float64], one: int
 
 def reaching(clusters: TrackedClusters, coreset: Part, means: NDArray[np.int64] = NO_PLACES) -> TrackedClusters:
     """Clusters with the reach by the coreset, without its rows at `means` (j,), which represent others."""
-    rows = np.flatnonzero(~np.isin(coreset.places, means))
+    rows = np.flatnonzero(~np.isin(coreset.row_ids, means))
     if not len(rows):
         return clusters
     X, weights = coreset.X[rows], coreset.weights[rows]

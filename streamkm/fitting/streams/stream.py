@@ -68,7 +68,7 @@ class Stream:
     def n_bytes(self) -> int:
         """Bytes of the rows that are kept, and of the clusters that have ids."""
         waiting = (piece for pieces in self.pending.values() for piece in pieces)
-        held = sum(matrix_bytes(piece.X) + piece.places.nbytes + piece.weights.nbytes for piece in waiting)
+        held = sum(matrix_bytes(piece.X) + piece.row_ids.nbytes + piece.weights.nbytes for piece in waiting)
         return held + self.tree.n_bytes + (0 if self.followed is None else self.followed.n_bytes)
 
     @property
@@ -93,9 +93,9 @@ class Stream:
             index = self.next_row // self.part_rows
             taken = min(n_rows - done, (index + 1) * self.part_rows - self.next_row)
             stop = done + taken
-            places = np.arange(self.next_row, self.next_row + taken, dtype=np.int64)
+            row_ids = np.arange(self.next_row, self.next_row + taken, dtype=np.int64)
             part_weights = weights[done:stop].copy() if len(weights) else np.ones(taken)
-            self._hold(index, Piece(X[done:stop].copy(), places, part_weights))
+            self._hold(index, Piece(X[done:stop].copy(), row_ids, part_weights))
             self.next_row += taken
             done = stop
         self.n_rows += n_rows
@@ -105,12 +105,12 @@ class Stream:
         """Take clusters that were found elsewhere, whose means represent their `n_rows` rows."""
         kept = clusters.counts > 0
         X = clusters.means[kept].astype(np.result_type(dtype, np.float32))
-        places = np.arange(self.next_row, self.next_row + len(X), dtype=np.int64)
-        part = self.rule.part(sp.csr_array(X) if sparse else X, places, clusters.counts[kept])
+        row_ids = np.arange(self.next_row, self.next_row + len(X), dtype=np.int64)
+        part = self.rule.part(sp.csr_array(X) if sparse else X, row_ids, clusters.counts[kept])
         self.next_row += len(X)
         self.n_rows, self.sparse, self.n_features = n_rows, sparse, X.shape[1]
         part = replace(part, n_rows=n_rows, depth=1)
-        self.followed = Followed(clusters, part, clusters.ids[kept], means=places, labelled_by=clusters)
+        self.followed = Followed(clusters, part, clusters.ids[kept], means=row_ids, labelled_by=clusters)
         self.from_fit = True
 
     def follow(
@@ -161,7 +161,7 @@ class Stream:
         part = self.waiting()
         if self.followed is not None:
             part = self.followed.part if part is None else self.rule.together([self.followed.part, part])
-        if part is None or not len(part.places):
+        if part is None or not len(part.row_ids):
             raise InvalidInputError("the stream has no rows of positive weight yet; needed: at least 1")
         return self.rule.finish(part)
 
@@ -174,7 +174,7 @@ class Stream:
             parts = [] if kept is None else [kept]
             for index in sorted(self.pending):
                 piece = together(self.pending[index])
-                parts.append(self.rule.part(piece.X, piece.places, piece.weights))
+                parts.append(self.rule.part(piece.X, piece.row_ids, piece.weights))
             return self.rule.join(parts)
 
     def merged(self, other: Stream) -> Stream:
@@ -242,13 +242,13 @@ class Stream:
         """Keep rows of part `index`; reduce it once it is complete."""
         pieces = self.pending.setdefault(index, [])
         pieces.append(piece)
-        while len(pieces) > 1 and len(pieces[-2].places) <= 2 * len(pieces[-1].places):
+        while len(pieces) > 1 and len(pieces[-2].row_ids) <= 2 * len(pieces[-1].row_ids):
             last = pieces.pop()
             pieces[-1] = together([pieces[-1], last])
-        if sum(len(held.places) for held in pieces) >= self.part_rows:
+        if sum(len(held.row_ids) for held in pieces) >= self.part_rows:
             self._close(index)
 
     def _close(self, index: int) -> None:
         piece = together(self.pending.pop(index))
         with open_executor(1):
-            self.tree.add(index, piece.X, piece.places, piece.weights)
+            self.tree.add(index, piece.X, piece.row_ids, piece.weights)

@@ -20,27 +20,27 @@ class Piece:
     """Rows that wait until their part is complete."""
 
     X: Matrix
-    places: NDArray[np.int64]
+    row_ids: NDArray[np.int64]
     weights: NDArray[np.float64]
 
 
 def together(pieces: list[Piece]) -> Piece:
-    """Rows of several pieces in the order of their places."""
+    """Rows of several pieces in the order of their row ids."""
     if len(pieces) == 1:
         return pieces[0]
-    places = np.concatenate([piece.places for piece in pieces])
+    row_ids = np.concatenate([piece.row_ids for piece in pieces])
     weights = np.concatenate([piece.weights for piece in pieces])
     X = stacked([piece.X for piece in pieces])
-    if pieces[0].places[-1] < pieces[-1].places[0]:
-        return Piece(X, places, weights)
-    order = np.argsort(places, kind="stable")
-    return Piece(X[order], places[order], weights[order])
+    if pieces[0].row_ids[-1] < pieces[-1].row_ids[0]:
+        return Piece(X, row_ids, weights)
+    order = np.argsort(row_ids, kind="stable")
+    return Piece(X[order], row_ids[order], weights[order])
 
 
 def check_rows(part: Part | Piece, n_features: int) -> None:
     """Raise ValueError for rows of a file that kernels do not take."""
-    X, n_rows = part.X, len(part.places)
-    for name, array, dtype in (("places", part.places, np.int64), ("weights", part.weights, np.float64)):
+    X, n_rows = part.X, len(part.row_ids)
+    for name, array, dtype in (("places", part.row_ids, np.int64), ("weights", part.weights, np.float64)):
         if array.dtype != dtype or array.shape != (n_rows,):
             raise ValueError(f"{name} of {array.dtype} {array.shape}; needed: {np.dtype(dtype)} ({n_rows},)")
     least = n_features if isinstance(X, np.ndarray) else 0

@@ -67,14 +67,14 @@ def hash_features(seed, start, stop, n_components, buckets, signs):
 
 
 @kernel
-def hash_places(seed, places, out):
+def hash_integers(seed, row_ids, out):
     """Fill a uniform 63-bit priority for each place; the rows of lowest priority make the row sample.
 
     Parameters
     ----------
     seed : uint64
-    places : int64 (n,)
+    row_ids : int64 (n,)
     out : int64 (n,); written
     """
-    for i in range(places.shape[0]):
-        out[i] = np.int64(mix(seed, np.uint64(places[i])) >> _ONE)
+    for i in range(row_ids.shape[0]):
+        out[i] = np.int64(mix(seed, np.uint64(row_ids[i])) >> _ONE)

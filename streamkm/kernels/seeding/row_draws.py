@@ -70,7 +70,7 @@ def take_trial(scores, trial, row, d2norms, weights, closest, mass):
 
 
 @kernel
-def lowest_by_rate(seed, places, weights, d2, per_weight, per_d2, limit, most, picked, keys):
+def lowest_by_rate(seed, row_ids, weights, d2, per_weight, per_d2, limit, most, picked, keys):
     """Find the rows whose exponential key is below a limit, in order.
 
     A row's rate is ``w (per_weight + per_d2 d2)``, its key ``-log(1 - u) / rate`` with u the hash of its place as a
@@ -79,7 +79,7 @@ def lowest_by_rate(seed, places, weights, d2, per_weight, per_d2, limit, most, p
     Parameters
     ----------
     seed : uint64
-    places : int64 (n,)
+    row_ids : int64 (n,)
     weights : float64 (n,) or (0,)
     d2 : float64 (n,); not negative
     per_weight, per_d2, limit : float64
@@ -93,11 +93,11 @@ def lowest_by_rate(seed, places, weights, d2, per_weight, per_d2, limit, most, p
     """
     found = 0
     weighted = weights.shape[0] > 0
-    for i in range(places.shape[0]):
+    for i in range(row_ids.shape[0]):
         rate = per_weight + per_d2 * d2[i]
         if weighted:
             rate *= weights[i]
-        u = (np.float64(mix(seed, np.uint64(places[i])) >> np.uint64(12)) + 0.5) / 2.0**52
+        u = (np.float64(mix(seed, np.uint64(row_ids[i])) >> np.uint64(12)) + 0.5) / 2.0**52
         if u < limit * rate:  # the key is at least u / rate
             key = -math.log1p(-u) / rate
             if key < limit:

@@ -18,7 +18,7 @@ _1, _3, _8, _LOW_BYTE, _MINUS_BYTE = (np.uint64(i) for i in (1, 3, 8, 255, 45))
 
 
 @kernel
-def parse_numbers(buf, span, delimiter, columns, out, places):
+def parse_numbers(buf, span, delimiter, columns, out, row_ids):
     """Read the records of plain lines; empty lines are no records. Linear in the bytes.
 
     Parameters
@@ -28,7 +28,7 @@ def parse_numbers(buf, span, delimiter, columns, out, places):
     delimiter : int64
     columns : int64 ndarray of shape (fields,); column of `out` for each field of a record; -1: it is skipped
     out : float64 ndarray of shape (rows, d), mutated; room for a row a line feed
-    places : int64 ndarray of shape (rows,), mutated; get the place of each row's first byte
+    row_ids : int64 ndarray of shape (rows,), mutated; get the place of each row's first byte
 
     Returns
     -------
@@ -78,7 +78,7 @@ def parse_numbers(buf, span, delimiter, columns, out, places):
         if text[at] != _LINE_FEED:
             return n_rows, line
         at += 1
-        places[n_rows] = base + line
+        row_ids[n_rows] = base + line
         n_rows += 1
     return n_rows, at
 

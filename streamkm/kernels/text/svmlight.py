@@ -36,7 +36,7 @@ LEAST_VALUE_BYTES, LEAST_ROW_BYTES = 4, 2
 
 
 @kernel
-def parse_rows(buf, job, data, indices, indptr, places, fixups):
+def parse_rows(buf, job, data, indices, indptr, row_ids, fixups):
     """Append the rows of the lines that start in a range of a text to CSR arrays.
 
     Parameters
@@ -55,7 +55,7 @@ def parse_rows(buf, job, data, indices, indptr, places, fixups):
     indptr : ndarray of shape (row_capacity + 1,), mutated
         Of the type of `indices`; entry ``job[ROWS]`` is set by the caller. Room for a row for
         each `LEAST_ROW_BYTES` of the text.
-    places : int64 ndarray of shape (row_capacity,), mutated
+    row_ids : int64 ndarray of shape (row_capacity,), mutated
     fixups : int64 ndarray of shape (n, 3), mutated
         Values to be found by other means: position in `data`, first byte, and behind the last byte.
 
@@ -74,7 +74,7 @@ def parse_rows(buf, job, data, indices, indptr, places, fixups):
         or end + WINDOW > buf.shape[0]
         or (end > at and buf[end - 1] != LINE_FEED)
         or most_nnz > min(data.shape[0], indices.shape[0])
-        or most_rows > min(places.shape[0], indptr.shape[0] - 1)
+        or most_rows > min(row_ids.shape[0], indptr.shape[0] - 1)
     ):
         job[STATUS] = BAD_CALL
         return
@@ -128,7 +128,7 @@ def parse_rows(buf, job, data, indices, indptr, places, fixups):
                     break
             if status != OK:
                 break
-            places[rows] = job[BASE] + line
+            row_ids[rows] = job[BASE] + line
             rows += 1
             indptr[rows] = nnz
             widest = max(widest, last - first_index + 1)

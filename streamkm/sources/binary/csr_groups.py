@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.chunks import Access, Chunk, ChunkRuns
 from streamkm.sources.dense import READ_FACTOR, check_count
-from streamkm.sources.row_source import Rows, RowSource, row_places
+from streamkm.sources.row_source import Rows, RowSource, row_ids_between
 from streamkm.sources.stored import INT32_MAX, StoredArray, check_matrix, csr_rows, decoded_dtype
 
 _KEPT_INDPTR_BYTES = 1 << 26
@@ -134,7 +134,7 @@ class CsrSource(RowSource):
             name=self.name,
             first_row=chunk.start,
         )
-        return Rows(X, row_places(chunk.start, chunk.stop))
+        return Rows(X, row_ids_between(chunk.start, chunk.stop))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": None, "_loading": None, "_boundaries": None}

@@ -22,7 +22,7 @@ from streamkm.core.matrix import MASKED_ROWS, Matrix, check_unmasked
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.memory.arrays import SparseSource, open_array
 from streamkm.sources.row_graphs import RowGraph, RowGraphs, same
-from streamkm.sources.row_source import RemoteView, Rows, RowSource, row_places
+from streamkm.sources.row_source import RemoteView, Rows, RowSource, row_ids_between
 from streamkm.sources.stored import check_matrix, decoded_dtype
 
 _PLACE_BITS = 40
@@ -31,7 +31,7 @@ _PLACE_BITS = 40
 class DaskSource(RowSource):
     """Rows of a Dask array (n, d), never computed as a whole; one chunk is one row-block, whatever `target_bytes` says.
 
-    If heights of blocks are unknown, row r of block b has the place ``(b << 40) + r``, and a chunk has the places of
+    If heights of blocks are unknown, row r of block b has the place ``(b << 40) + r``, and a chunk has the row ids of
     its block. The bytes of such chunks, and of sparse ones (by ``_meta``), are given as `target_bytes`. Raises
     InvalidInputError: not two-dimensional, an unknown number of features or none, not of real numbers; `read` raises it
     for a block that differs from the array's metadata.
@@ -77,7 +77,7 @@ class DaskSource(RowSource):
         """Compute the graph of one row-block in this thread; persisted values are fetched from their cluster."""
         row, block = self._made_by(chunk)
         X = block.joined(row.compute(self.graphs().values_here(row.inputs)))
-        return Rows(X, row_places(chunk.start, chunk.start + X.shape[0]))
+        return Rows(X, row_ids_between(chunk.start, chunk.start + X.shape[0]))
 
     def graphs(self) -> RowGraphs:
         """Give the graph, cut into row-blocks; made once, in time proportional to its size."""
@@ -246,7 +246,7 @@ def _map_block(
     X = replace(block, name=name, n_rows=height).joined(columns)
     if X.shape[0] == 0:
         return meta
-    return function(Rows(X, row_places(first, first + X.shape[0])), shared).astype(meta.dtype, copy=False)
+    return function(Rows(X, row_ids_between(first, first + X.shape[0])), shared).astype(meta.dtype, copy=False)
 
 
 def _describe_in_block(name: str, place: int) -> str:

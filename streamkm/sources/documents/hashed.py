@@ -43,7 +43,7 @@ class TextBatch:
     """Documents as read."""
 
     documents: list[Any]  # of str, of lists of str, or of mappings
-    places: NDArray[np.int64]  # (documents,); as in `Rows`
+    row_ids: NDArray[np.int64]  # (documents,); as in `Rows`
     n_bytes: int  # text that they take up
 
 
@@ -134,9 +134,9 @@ class HashedText(RowSource):
     def _rows(self, batch: TextBatch) -> Rows:
         """Rows of documents; errors name the place."""
         try:
-            return Rows(self.hashing.apply(batch.documents), batch.places)
+            return Rows(self.hashing.apply(batch.documents), batch.row_ids)
         except BadDocumentError as bad:
-            raise InvalidInputError(f"{self.describe(int(batch.places[bad.row]))}: {bad.problem}") from None
+            raise InvalidInputError(f"{self.describe(int(batch.row_ids[bad.row]))}: {bad.problem}") from None
 
 
 def _line_cost(hashing: FeatureHashing) -> float:

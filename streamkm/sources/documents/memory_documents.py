@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.documents.hashed import HashedText, TextBatch
-from streamkm.sources.row_source import restarted, row_places, started
+from streamkm.sources.row_source import restarted, row_ids_between, started
 from streamkm.sources.text_lines import BLOCK_BYTES
 from streamkm.text.feature_hashing import KINDS, FeatureHashing, Input, kind_remedy
 
@@ -60,7 +60,7 @@ class DocumentList(HashedText):
 
     def batch(self, chunk: Chunk) -> TextBatch:
         documents = [self.document(number) for number in range(chunk.start, chunk.stop)]
-        return TextBatch(documents, row_places(chunk.start, chunk.stop), chunk.n_bytes)
+        return TextBatch(documents, row_ids_between(chunk.start, chunk.stop), chunk.n_bytes)
 
     def document(self, number: int) -> Any:
         """The document at a number, from 0."""
@@ -105,8 +105,8 @@ class DocumentStream(HashedText):
 
 def batch_of(records: Sequence[Record]) -> TextBatch:
     """One batch of all records."""
-    places, documents, sizes = zip(*records, strict=True) if records else ((), (), ())
-    return TextBatch(list(documents), np.array(places, np.int64), sum(sizes))
+    row_ids, documents, sizes = zip(*records, strict=True) if records else ((), (), ())
+    return TextBatch(list(documents), np.array(row_ids, np.int64), sum(sizes))
 
 
 def joined(records: Iterable[Record], text_bytes: int) -> Iterator[TextBatch]:

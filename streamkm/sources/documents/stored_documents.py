@@ -1,4 +1,4 @@
-"""Documents whose storage tells their places: rows of Parquet files, and text files of one document each."""
+"""Documents whose storage tells their row ids: rows of Parquet files, and text files of one document each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamkm.sources.formats import is_folder
 from streamkm.sources.local import natural, opened
 from streamkm.sources.paths import visible_files
 from streamkm.sources.remote import remote_library
-from streamkm.sources.row_source import row_places
+from streamkm.sources.row_source import row_ids_between
 from streamkm.sources.stored import file_size, name_of, open_binary, opened_path
 from streamkm.sources.tables.files import parquet_file
 from streamkm.sources.text_lines import BLOCK_BYTES
@@ -83,7 +83,7 @@ class ParquetDocuments(DocumentList):
             with parquet_file(self.paths[part]) as file:
                 table = file.read_row_group(number, columns=self.fields, use_threads=False)
             documents += self._of_rows(table, chunk.start + len(documents))
-        return TextBatch(documents, row_places(chunk.start, chunk.stop), chunk.n_bytes)
+        return TextBatch(documents, row_ids_between(chunk.start, chunk.stop), chunk.n_bytes)
 
     def _ids(self, column: str) -> Iterator[list[str | None]]:
         for path in self.paths:
@@ -98,7 +98,7 @@ class ParquetDocuments(DocumentList):
             rows = file.iter_batches(_SAMPLE_ROWS, row_groups=[number], columns=self.fields, use_threads=False)
             documents = self._of_rows(next(rows), 0)
         n_bytes = max(1, round(text * len(documents) / n_rows))
-        return TextBatch(documents, row_places(0, len(documents)), n_bytes), float(self._ends[-1])
+        return TextBatch(documents, row_ids_between(0, len(documents)), n_bytes), float(self._ends[-1])
 
     def describe(self, place: int) -> str:
         parts = self._groups[:, 0]

@@ -28,7 +28,7 @@ from streamkm.sources.frames import (
     without_index,
 )
 from streamkm.sources.memory.tables import MemoryTable
-from streamkm.sources.row_source import Rows, RowSource, row_places
+from streamkm.sources.row_source import Rows, RowSource, row_ids_between
 from streamkm.sources.stored import FileArray, as_decoded, check_matrix, csr_rows, decoded_dtype
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class ArraySource(RowSource):
 
     def read(self, chunk: Chunk) -> Rows:
         rows = np.asarray(self._X[chunk.start : chunk.stop])
-        return Rows(as_decoded(rows, self.dtype), row_places(chunk.start, chunk.stop))
+        return Rows(as_decoded(rows, self.dtype), row_ids_between(chunk.start, chunk.stop))
 
 
 class SparseSource(RowSource):
@@ -144,7 +144,7 @@ class SparseSource(RowSource):
             name=self.name,
             first_row=chunk.start,
         )
-        return Rows(X, row_places(chunk.start, chunk.stop))
+        return Rows(X, row_ids_between(chunk.start, chunk.stop))
 
 
 class MappedSource(ArraySource):
@@ -152,7 +152,7 @@ class MappedSource(ArraySource):
 
     def read(self, chunk: Chunk) -> Rows:
         values = self._X[chunk.start : chunk.stop]
-        rows = Rows(as_decoded(np.array(values, order="C"), self.dtype), row_places(chunk.start, chunk.stop))
+        rows = Rows(as_decoded(np.array(values, order="C"), self.dtype), row_ids_between(chunk.start, chunk.stop))
         root = _memory_map(self._X)
         pages = None if root is None else root.base
         if root is not None and isinstance(pages, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):

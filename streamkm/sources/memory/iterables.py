@@ -21,7 +21,7 @@ from streamkm.sources.chunks import Access
 from streamkm.sources.frames import order_of
 from streamkm.sources.memory.arrays import SparseSource, open_array
 from streamkm.sources.memory.tables import PassHash
-from streamkm.sources.row_source import Rows, RowSource, restarted, row_places, started
+from streamkm.sources.row_source import Rows, RowSource, restarted, row_ids_between, started
 from streamkm.sources.stored import make_csr
 
 MADE_COPIES = 3  # of a chunk, while a program makes it: itself, and values in float64 that it is made from
@@ -78,7 +78,7 @@ class IterableSource(RowSource):
         iterator, self._begun = restarted(self, self._chunks, self._begun), None
         place = 0
         for X in _merged(self._pieces(iterator, target_bytes), target_bytes):
-            yield Rows(X, row_places(place, place + X.shape[0]))
+            yield Rows(X, row_ids_between(place, place + X.shape[0]))
             place += X.shape[0]
 
     def _pieces(self, iterator: Iterator[Any], target_bytes: int) -> Iterator[tuple[Matrix, int]]:

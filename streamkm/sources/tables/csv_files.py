@@ -173,14 +173,14 @@ class CsvFiles(RowSource):
         is_known = all(not is_number(word) or word.lower() == "nan" for word in self._format.number_nulls)
         if is_known and all(str(kind) == "double" for kind in self._types.values()):
             n_lines = np.count_nonzero(text[:end] == _LINE_FEED)
-            out, places = np.empty((n_lines, layout.n_features)), np.empty(n_lines, np.int64)
+            out, row_ids = np.empty((n_lines, layout.n_features)), np.empty(n_lines, np.int64)
             features = {name: feature for feature, name in enumerate(layout.names)}
             columns = np.array([features.get(name, -1) for name in self._columns[part]])
-            n_rows, at = parse_numbers(text, (end, base), ord(self._format.delimiter), columns, out, places)
+            n_rows, at = parse_numbers(text, (end, base), ord(self._format.delimiter), columns, out, row_ids)
             if at == end:
-                return Rows(np.ascontiguousarray(out[:n_rows], layout.dtype), places[:n_rows] + first)
-        table, places = self._table(part, text[:end], base, layout.names, self._types)
-        return Rows(layout.matrix([table], len(places), lambda row: self.describe(int(places[row]))), places)
+                return Rows(np.ascontiguousarray(out[:n_rows], layout.dtype), row_ids[:n_rows] + first)
+        table, row_ids = self._table(part, text[:end], base, layout.names, self._types)
+        return Rows(layout.matrix([table], len(row_ids), lambda row: self.describe(int(row_ids[row]))), row_ids)
 
     def _located(self, part: int, byte: int, problem: str) -> InvalidInputError:
         return InvalidInputError(f"{self.describe(part << PLACE_BITS | byte)}: {problem}")
@@ -274,7 +274,7 @@ class CsvStream(CsvFiles):
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         for part, text, base in self._pieces(min(self._text_of(target_bytes), _MOST_BYTES)):
             rows = self._parse(part, text, base)
-            if len(rows.places):
+            if len(rows.row_ids):
                 yield rows
 
 

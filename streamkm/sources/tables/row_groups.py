@@ -25,7 +25,7 @@ from streamkm.sources.dense import check_count
 from streamkm.sources.fitted_tables import TableOptions, described_table, read_options
 from streamkm.sources.frames import index_of
 from streamkm.sources.remote import remote_library
-from streamkm.sources.row_source import Rows, RowSource, row_places
+from streamkm.sources.row_source import Rows, RowSource, row_ids_between
 from streamkm.sources.stored import file_size, name_of, opened_path
 from streamkm.sources.tables.columns import (
     TableSchema,
@@ -81,7 +81,7 @@ class BatchTable(RowSource):
     def _filled(self, batches: Iterable[Any], start: int, stop: int) -> Rows:
         """Rows start..stop-1, from batches that hold only these."""
         X = self._layout.matrix(batches, stop - start, lambda row: self.describe(start + row))
-        return Rows(X, row_places(start, stop))
+        return Rows(X, row_ids_between(start, stop))
 
     def _ids(self, column: str) -> Iterator[Any]:
         for batch in self._columns([column]):
@@ -129,7 +129,7 @@ class PiecesInTurn:
 
 
 class RowGroupTable(BatchTable):
-    """Rows of files with units of known length, in the order of `paths`; places number the rows of all files.
+    """Rows of files with units of known length, in the order of `paths`; row ids number the rows of all files.
 
     Raises SourceError, SourceNotFoundError, MissingDependencyError: a file is missing, damaged or of another format; no
     pyarrow. Raises InvalidInputError: no rows; columns that cannot be features, or differ between files.
