@@ -23,7 +23,6 @@ import numpy as np
 
 from tests.benchmarks.bench_curves import THREADS, WAIT, append, commit, read
 from tests.benchmarks.chart import draw_bounded as draw
-from tests.benchmarks.make_gradients import Gradients, write
 from tests.benchmarks.measure import ROOT, MissingPeerError, machine, run_child
 from tests.benchmarks.methods import METHODS, OURS
 from tests.benchmarks.quality import objective
@@ -193,6 +192,8 @@ def main(argv: list[str] | None = None) -> None:
     if args.folder:
         path = args.folder.absolute() / f"gradients-{args.rows}.npy"
         if not path.exists():
+            from tests.benchmarks.make_gradients import Gradients, write
+
             write(path, Gradients(), args.rows)
         measure(path, args, args.out)
     if args.out.absolute() == RESULTS:

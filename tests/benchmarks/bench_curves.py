@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks import data as datasets
 from tests.benchmarks.chart import draw
 from tests.benchmarks.measure import ROOT, MissingPeerError, Settings, machine, run_child
 from tests.benchmarks.methods import METHODS, OURS, Method
@@ -72,6 +71,8 @@ class Limits:
 
 def tasks(settings: Settings) -> list[Task]:
     """The three data sets."""
+    from tests.benchmarks import data as datasets  # Zarr and SciPy's filters, which processes of runs do not need
+
     k_embeddings, k_images = (64, 20) if settings.quick else (1024, 100)
     return [
         Task("embeddings", datasets.embeddings(settings), k_embeddings),
