@@ -370,7 +370,7 @@ def test_sources_are_fed_chunk_by_chunk(sparse, tmp_path):
         lambda arrays, header: header["value"].pop("nodes"),
         lambda arrays, header: header["value"]["rule"].update(size=0),
         lambda arrays, header: header["value"]["rule"].update(colour="red"),
-        lambda arrays, header: arrays.pop(node(arrays, "places")),
+        lambda arrays, header: arrays.pop(node(arrays, "row_ids")),
         lambda arrays, header: arrays.update({node(arrays, "X.indices"): arrays[node(arrays, "X.indices")] + 1000}),
         lambda arrays, header: arrays.update({node(arrays, "weights"): arrays[node(arrays, "weights")][:-1]}),
     ],

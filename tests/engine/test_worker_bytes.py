@@ -168,7 +168,7 @@ def test_a_first_pass_sends_the_client_little_more_than_the_sample(counted, tmp_
             assert_array_equal(workers.chunk_rows, threads.chunk_rows)
             pairs = [(workers.sample, threads.sample, ("X", "rows"))]
         else:
-            pairs = [(workers.coreset, threads.coreset, ("X", "weights", "places"))]
+            pairs = [(workers.coreset, threads.coreset, ("X", "weights", "row_ids"))]
         for got, wanted, names in pairs:
             for name in names:
                 assert_array_equal(getattr(got, name), getattr(wanted, name))

@@ -29,8 +29,7 @@ def ascend(candidates, costs, weights, starts, entries, given, bounds, trust, st
     -------
     float64 : weight outside the bounds, as seen before each update
     """
-    n_candidates, outside = candidates.shape[1], 0.0
-    longest = np.diff(starts).max()
+    n_candidates, outside, longest = candidates.shape[1], 0.0, np.diff(starts).max()
     near, mass = np.empty(longest), np.empty(longest)
     for j in range(prices.shape[0]):
         price, step = prices[j], steps[j]
@@ -50,11 +49,9 @@ def ascend(candidates, costs, weights, starts, entries, given, bounds, trust, st
                 n_near += 1
         outside += max(0.0, now - bounds[1], bounds[0] - now)
         order = np.argsort(-near[:n_near])
-        lowest, highest, before = -np.inf, price - step, price + step
-        if size > bounds[1]:
-            lowest = before
-        if size >= bounds[0]:
-            highest = np.inf
+        before = price + step
+        lowest = before if size > bounds[1] else -np.inf
+        highest = np.inf if size >= bounds[0] else price - step
         for q in range(n_near):
             here = near[order[q]]
             if lowest == -np.inf and size + mass[order[q]] > bounds[1]:

@@ -42,7 +42,10 @@ def best_trial(scores, n_trials, d2norms, weights, closest):
         weight = weights[i] if weighted else 1.0
         for t in range(n_trials):
             masses[t] += weight * min(closest[i], max(np.float64(scores[i, t]) + d2norms[i], 0.0))
-    return np.argmin(masses)
+    best = 0  # NumPy's argmin would load what only compiling needs
+    for t in range(1, n_trials):
+        best = t if masses[t] < masses[best] else best
+    return best
 
 
 @kernel(fastmath=FUSED)
