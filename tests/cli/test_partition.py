@@ -228,8 +228,9 @@ def test_a_killed_run_leaves_no_half_directory(folder):
 
 
 MEMORY = """
-import json, sys
+import json, os, sys
 from streamkm.cli.main import main
+os.chdir(sys.argv[2])
 main(["assign", "m.npz", "rows.parquet", "--partition-by", "cluster", "-o", "parts", "--memory-limit", sys.argv[1],
       "--columns", "v", "--quiet", "--overwrite"], standalone_mode=False)
 print(json.dumps(int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) * 1024))
@@ -255,7 +256,7 @@ def test_memory(tmp_path, monkeypatch):
     data = {"path": "rows.parquet", "columns": "v"}
     StreamKMeans(4096, init=places, max_iter=1, refine=0, random_state=0).fit(data).save("m.npz")
     limit = 400 << 20
-    peak = run_compiled(MEMORY, [str(limit)])
+    peak = run_compiled(MEMORY, [str(limit), str(tmp_path)])
     assert peak < limit
     found = dict(
         duckdb.sql(
