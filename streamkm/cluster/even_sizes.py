@@ -30,11 +30,11 @@ from streamkm.kernels.cluster.totals import weighted_sum
 
 CANDIDATES, FEW_CLUSTERS = 8, 16  # clusters that a row may belong to, the cheapest ones; all, if there are so few
 SCORES = 1 << 22  # of rows and clusters, computed at a time
-ROUNDS, MORE_ROUNDS, SWEEPS = 3, 12, 15  # of prices and means by turns on held rows; over the prices in each
+ROUNDS, MORE_ROUNDS, SWEEPS = 3, 6, 15  # of prices and means by turns on held rows; over the prices in each
 ROUND_ROWS = 64  # a cluster, that prices are found on in a round
 SIZE_ROUNDS, MORE_SIZE_ROUNDS = 2, 3  # passes that tune prices, at most, and passes that find more candidates
 EDGE_ROWS = 1 << 17  # at least, of those kept in a pass; more with many clusters
-MOVABLE_ROWS = 1000  # at least, among which rows are chosen that are moved one by one
+MOVABLE_ROWS, MOST_MOVABLE = 1000, 10_000  # fewest and most among which rows are chosen at once that are moved
 MOST_OUTSIDE = 0.01  # share of the rows that prices leave outside the bounds before centers are moved elsewhere
 BEYOND = 1e-6  # weight outside the bounds that is a rounding error
 
@@ -155,26 +155,26 @@ class Edges:
         return best
 
     def moved(self, counts: NDArray[np.float64], bounds: SizeBounds) -> Moves:
-        """The cheapest rows that bring sizes (k,) within the bounds: a linear program over rows of the least costs.
+        """The cheapest rows that bring sizes (k,) within the bounds: linear programs over rows of the least costs.
 
-        Its solutions are whole numbers if rows weigh alike, and asked to be otherwise. What candidates do not allow
+        Their solutions are whole numbers if rows weigh alike, and asked to be otherwise. What candidates do not allow
         stays outside.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp  # few fits need it
 
-        needed, (n_rows, width), n_clusters = bounds.outside(counts), self.costs.shape, len(counts)
-        if needed == 0 or width < 2 or not n_rows:
-            return Moves(self.rows[:0], self.candidates[:0, 0], counts, 0.0)
-        order = np.argsort(self.costs[:, 1:].min(axis=1), kind="stable")
-        n_some = int(4 * needed / self.weights.mean()) + MOVABLE_ROWS
-        while True:
-            some = order[:n_some]
+        (n_rows, width), n_clusters, best = self.costs.shape, len(counts), np.zeros(len(self.rows), np.intp)
+        order = np.argsort(self.costs[:, 1:].min(axis=1, initial=np.inf), kind="stable")
+        n_some = min(int(4 * bounds.outside(counts) / self.weights.mean()) + MOVABLE_ROWS, MOST_MOVABLE)
+        for first in range(0, n_rows, n_some):
+            if bounds.outside(counts) <= BEYOND:
+                break
+            some = order[first : first + n_some]
             own, costs, weights = self.candidates[some], self.costs[some], self.weights[some]
-            n_some, at = len(some), np.arange(own.size)
+            at, here = np.arange(own.size), np.arange(len(some))
             fixed = counts - np.bincount(own[:, 0], weights, n_clusters)
             sizes = sp.csr_array((np.repeat(weights, width), (own.ravel(), at)), (n_clusters, own.size))
-            once = sp.csr_array((np.ones(own.size), (at // width, at)), (n_some, own.size))
-            beyond, none = sp.eye_array(n_clusters), sp.csr_array((n_some, n_clusters))
+            once = sp.csr_array((np.ones(own.size), (at // width, at)), (len(some), own.size))
+            beyond, none = sp.eye_array(n_clusters), sp.csr_array((len(some), n_clusters))
             allowed, far = np.isfinite(costs), 1e3 * (1 + float(costs[np.isfinite(costs)].max()))
             result = milp(
                 np.concatenate([np.where(allowed, costs * weights[:, None], 0).ravel(), np.full(2 * n_clusters, far)]),
@@ -186,16 +186,11 @@ class Edges:
                 options={"mip_rel_gap": 0.01},
                 bounds=Bounds(0, np.concatenate([allowed.ravel() * 1.0, np.full(2 * n_clusters, np.inf)])),
             )
-            if n_some == n_rows or (result.x is not None and result.x[own.size :].max() < BEYOND):
-                break
-            n_some *= 4
-        best = np.zeros(n_some, np.intp) if result.x is None else result.x[: own.size].reshape(own.shape).argmax(axis=1)
+            best[some] = result.x[: own.size].reshape(own.shape).argmax(axis=1)
+            counts = fixed + np.bincount(own[here, best[some]], weights, n_clusters)
         there = np.flatnonzero(best)
-        labels = own[there, best[there]]
-        after = fixed + np.bincount(own[np.arange(n_some), best], weights, n_clusters)
-        return Moves(
-            self.rows[some[there]], labels, after, float(weighted_sum(weights[there], costs[there, best[there]]))
-        )
+        labels, costs = self.candidates[there, best[there]], self.costs[there, best[there]]
+        return Moves(self.rows[there], labels, counts, float(weighted_sum(self.weights[there], costs)))
 
 
 @dataclass(frozen=True, slots=True)
