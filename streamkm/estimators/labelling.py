@@ -111,7 +111,7 @@ def current_model(estimator: Any) -> Model:
         raise InvalidInputError(f"cluster_centers_ has shape {centers.shape}; needed: (clusters, {wanted:,})")
     if not np.isfinite(centers).all():
         raise InvalidInputError("cluster_centers_ holds NaN or infinity; needed: finite centers")
-    return replace(model, centers=np.array(centers, np.float64, order="C"), columns=None)
+    return replace(model, centers=np.array(centers, np.float64, order="C"), columns=None, prices=None)
 
 
 class FewClustersWarning(StreamkmWarning, ConvergenceWarning):  # type: ignore[misc] # scikit-learn's are Any
@@ -132,9 +132,7 @@ def set_fitted(estimator: Any, fit: FitState, model: Model, context: FitContext,
     set_model(estimator, model, cluster_centers_=rounded, cluster_means_=means)
     estimator.counts_ = factor * counts
     estimator.inertia_ = factor * d2
-    if fit.moves is not None:
-        assert model.prices is not None
-        assert found.sizes is not None
+    if fit.moves is not None and model.prices is not None and found.sizes is not None:
         estimator.size_balance_ = fit.moves.balance(assigned.totals, model.prices, factor, found.sizes)
         estimator.counts_, estimator.inertia_ = factor * fit.moves.counts, estimator.size_balance_["inertia_after"]
     estimate = fit.inertia_estimate

@@ -126,6 +126,8 @@ class _Query:
     def labelled(self, model: Model, centers: NDArray[np.float64]) -> str:
         """The whole statement: the lowest of the nearest centers; NULL where a feature is NULL."""
         d2 = [_sum([_square(f"f{j}", value) for j, value in enumerate(center)]) for center in centers]
+        if model.prices is not None:
+            d2 = [f"{each} + {_number(price)}" for each, price in zip(d2, model.prices, strict=True)]
         self._step([*self._kept, *(f"{each} AS d{c}" for c, each in enumerate(d2))])
         cases = " ".join(f"WHEN d{c} THEN {label}" for c, label in enumerate(model.names(np.arange(len(centers)))))
         label = f"CASE {_least([f'd{c}' for c in range(len(centers))])} {cases} END"

@@ -2,7 +2,9 @@
 
 import itertools
 
+import duckdb
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
@@ -28,6 +30,10 @@ def fitted(X, k, cluster_size, sample_weight=None, labels_to=None, **parameters)
 
 def sizes_of(estimator, k, weights=None):
     return np.bincount(estimator.labels_, weights, minlength=k)
+
+
+def nearest(X, centers):
+    return np.square(X[:, None] - centers).sum(axis=2).argmin(axis=1)
 
 
 def objective(X, estimator, weights=1.0):
@@ -189,6 +195,26 @@ def test_prices_are_saved_with_the_model(tmp_path):
     d2 = np.square(X[:, None] - estimator.cluster_centers_).sum(axis=2)
     np.testing.assert_array_equal(estimator.predict(X), (d2 + estimator.model_.prices).argmin(axis=1))
     assert "for the sizes of clusters" in str(estimator.plan(X))
+
+
+def test_statements_of_databases_know_prices():
+    X = normals(500, 3)
+    frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(n=np.arange(500))
+    estimator = fitted(frame[["a", "b", "c"]], 10, (50, 50))
+    query = estimator.to_sql("duckdb", table="frame", id_column="n")
+    found = duckdb.sql(query).df().sort_values("n")["cluster"]
+    np.testing.assert_array_equal(found, estimator.predict(frame[["a", "b", "c"]]))
+
+
+def test_other_centers_have_no_prices():
+    """Neither those that are assigned to the attribute, nor those of the estimator that goes on from here."""
+    X = normals(600, 3)
+    estimator = fitted(X, 10, (60, 60))
+    nightly = estimator.incremental()
+    np.testing.assert_array_equal(nightly.predict(X), nearest(X, nightly.cluster_centers_))
+    for centers in (estimator.cluster_centers_ + 0.1, X[:4]):
+        estimator.cluster_centers_ = centers
+        np.testing.assert_array_equal(estimator.predict(X), nearest(X, centers))
 
 
 def test_threads_change_no_bit():
