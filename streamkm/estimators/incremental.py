@@ -384,6 +384,7 @@ class IncrementalKMeans(DescribedKMeans):
         check_matplotlib()
         from streamkm.reports.figures import plot_river
 
+        check_is_fitted(self, "stream_")
         return plot_river(self.updates_, self.lineage_)
 
     def merge(self, other: Self) -> Self:

@@ -461,10 +461,9 @@ class StreamKMeans(DescribedKMeans):
                 settings_of(self, 0, row_weight).size_bounds(source.n_rows, NO_WEIGHTS)
         rows = rows_to_cluster(self, source)
         options = replace(given.sketch, assign_space="original") if given.metric == "spherical" else given.sketch
-        asked = {"n_clusters": given.n_clusters, "options": options, "refine": given.refine, "coreset": given.coreset}
-        asked["cluster_size"] = given.cluster_size
+        asked = {name: getattr(given, name) for name in ("n_clusters", "refine", "coreset", "cluster_size")}
         resources = resources_of(given, memory_limit, gathers_labels=gathers_labels)
-        return plan_fit(rows, resources, weighted=total_weight is not None, **asked)
+        return plan_fit(rows, resources, options=options, weighted=total_weight is not None, **asked)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -360,6 +360,8 @@ def test_every_kind_of_event_is_marked_and_named_once():
 
 def test_a_figure_over_time_needs_two_updates():
     kmeans = IncrementalKMeans(2, random_state=0)
+    with pytest.raises(NotFittedError):
+        kmeans.plot_updates()
     X = np.random.default_rng(0).normal(size=(60, 3)) + 9 * (np.arange(60) % 2)[:, None]
     kmeans.update(X)
     with pytest.raises(InvalidInputError, match=r"1 update so far.*call update again"):
