@@ -16,7 +16,7 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
 from streamkm.cluster.lloyd import LloydResult, lloyd, original_centers, polish
 from streamkm.cluster.rows import NO_WEIGHTS, Block, Totals, add_rows, row_d2, row_d2norms
-from streamkm.cluster.sampling.row_sample import Sample, SampleCollector, SampleRule
+from streamkm.cluster.sampling.row_sample import Sample, SampleCollector, SampleRule, first_rows
 from streamkm.cluster.seeding import init
 from streamkm.cluster.seeding.init import Starts, Streams, start_centers
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, merged_to, random_rows, recombined, seedings
@@ -432,6 +432,19 @@ def test_candidates_keep_no_room_for_rows_that_are_left_out(sparse, weighted):
         tracemalloc.stop()
     own = sum(matrix_bytes(each.X) + each.keys.nbytes + each.rows.nbytes for each in held)
     assert n_bytes < 1.5 * own + 1000 * len(held)
+
+
+@cases("sparse", [False, True])
+def test_first_rows_are_copied_once(sparse):
+    X = sp.random_array((4096, 64), density=0.5, format="csr", rng=rng()) if sparse else np.ones((4096, 64))
+    tracemalloc.start()
+    try:
+        first = first_rows(X, 4000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.1 * matrix_bytes(first)
+    assert (first != X[:4000]).sum() == 0
 
 
 # ---- one block, worked on by threads

@@ -240,7 +240,7 @@ def stacked(parts: Sequence[Matrix]) -> Matrix:
 
 def first_rows(X: Matrix, n_rows: int) -> Matrix:
     """A copy of the first rows."""
-    return _taken([X], np.arange(min(n_rows, X.shape[0])), X.shape[1])
+    return rows_between(X, 0, n_rows).copy()
 
 
 def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | None) -> Matrix:
