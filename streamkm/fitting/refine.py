@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import warnings
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,7 +18,7 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block, densified, row_d2, row_d2no
 from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix, stacked
 from streamkm.cluster.seeding.draws import NO_OBJECTIVE, Drawn, DrawRule, combined
 from streamkm.cluster.seeding.init import Streams, best_start, local_search
-from streamkm.cluster.seeding.search_set import SearchRows
+from streamkm.cluster.seeding.search_set import ROWS_PER_CLUSTER, SearchRows
 from streamkm.core.exceptions import StreamkmWarning
 from streamkm.core.matrix import Matrix
 from streamkm.core.memory import trim_heap
@@ -33,7 +32,6 @@ WORTH_OF_FEW = 0.002  # the same if memory left few sampled rows
 # the sample are not those of all rows costs less: with s rows a cluster, 1 / s of the objective.
 ANEW = 0.05
 FEW_OUTSIDE = 1e-3  # share of the rows outside the bounds of sizes that moves of single rows mend
-ROWS_PER_CLUSTER = 50  # with fewer, means of drawn rows would fit these rows, and centers are not moved there
 
 logger = logging.getLogger(__name__)
 
@@ -157,6 +155,8 @@ def next_centers(
 
     The search goes on, on sampled and drawn rows. `anew`: starts are also searched on them, and the better centers win.
     """
+    if "search" not in context.plan.memory:  # the rows that it keeps and draws are too few
+        return search.swapped(found), found.gain
     sample = state.found.sample_view.originals(whole=True)
     own_weights = context.weights[sample.rows] if len(context.weights) else np.ones(len(sample.rows))
     rng = np.random.default_rng([context.settings.seed64("draws"), len(found.swaps)])
@@ -174,8 +174,7 @@ def next_centers(
     if anew:
         before = lloyd(pieces, centers, max_iter=1, tol=0).history[0]
         pool, streams = SearchRows(n_rows=int(state.found.chunk_rows.sum())), Streams(*rng.spawn(2))
-        asked: dict[str, Any] = {"init": "k-means++", "n_init": "auto", "streams": streams, "pool": pool}
-        other = best_start(search.here, block, len(centers), **asked)
+        other = best_start(search.here, block, len(start), init="k-means++", n_init="auto", streams=streams, pool=pool)
         result = min(result, lloyd(pieces, other, max_iter=1, tol=0), key=lambda each: each.inertia)
         # k means gain a share of k / n on the rows that they are means of
         gained = max(gained, 1 - result.inertia / max(before, NO_OBJECTIVE) - len(start) / both.n_rows)

@@ -10,6 +10,7 @@ from streamkm.cluster.model import Space
 from streamkm.cluster.normalization import MOST_FEATURES
 from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
 from streamkm.cluster.search_memory import ALL_SETS, PLACED_ROW_BYTES, SEARCHED_ROW_BYTES, CenterSizes, search_bytes
+from streamkm.cluster.seeding.search_set import ROWS_PER_CLUSTER
 from streamkm.core.memory import human_bytes
 from streamkm.engine.dask_workers import Reading, WorkerMemory, count_shards
 from streamkm.engine.pass_memory import MIB, READ_BYTES
@@ -134,7 +135,7 @@ class MemoryModel(FitSizes):
 
     def _looking_further(self, left: int) -> dict[str, int]:
         """Bytes of the check for clusters that the sample missed, beside what is `left`, and of another search."""
-        drawn, rows, stages = self.chosen.drawn_rows, self.rows, {}
+        drawn, rows, k, stages = self.chosen.drawn_rows, self.rows, self.n_clusters, {}
         centers, labels = self.centers(self.width(self.space)), LABEL_BYTES * self.rows.n_rows * self.labels
         if drawn:
             doubles = rows.float_bytes(self.space) * (8 // rows.itemsize if rows.dense else 1)
@@ -143,8 +144,8 @@ class MemoryModel(FitSizes):
             about = CHECK_CENTERS * centers.double_bytes + centers.table_bytes
             copies = ESTIMATE_COPIES * self.sample_bytes + centers.double_bytes + centers.near_bytes(held=True)
             stages["check"] = self.sample_bytes + max(looked_at + about + labels, left + copies)
-        if self.chosen.keeps_sample:
-            n_searched = self.kept_rows + drawn + self.n_clusters  # with a mean of each cluster
+        n_searched = self.kept_rows + drawn + k  # with a mean of each cluster
+        if self.chosen.keeps_sample and self.chosen.sample_rows + drawn + k >= ROWS_PER_CLUSTER * k:
             searched = self.searching_bytes(n_searched, in_blocks=False) + self._steps(centers.width, n_searched)
             floats = ROUND_COPIES * n_searched * rows.float_bytes(self.space)
             stages["search"] = self.sample_bytes + floats + searched + labels

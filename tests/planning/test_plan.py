@@ -424,6 +424,21 @@ def test_rows_of_unknown_number_are_kept_where_memory_is_free(monkeypatch):
     assert got.peak_bytes - got.base_bytes <= 2 * GIB
 
 
+def test_a_search_that_too_few_rows_rule_out_takes_no_memory(tmp_path):
+    """A million rows of 128 bytes; with more rows for each cluster, it is planned."""
+    path = str(tmp_path / "x.npy")
+    np.lib.format.open_memmap(path, "w+", np.uint8, (1_000_000, 128))  # a hole: nobody reads it
+
+    def stages(n_clusters, limit):
+        given = {"limit": limit, "process_memory": 200 << 20}
+        return StreamKMeans(n_clusters, memory_limit=given, executor=1).plan(open_source(path)).memory
+
+    assert "search" not in stages(1024, "256 MiB")
+    assert "search" not in stages(16_384, "1 GiB")
+    assert "search" in stages(1024, "4 GiB")
+    assert "search" in stages(100, "300 MiB")
+
+
 def test_the_plan_tries_what_it_can_choose_before_it_refuses():
     """Cases that were refused, though other sizes fit."""
     assert plan(UnreadSource(1000, 8), memory_limit="306 MiB").peak_bytes <= 306 << 20

@@ -32,6 +32,7 @@ ROUGH_ROWS_PER_CLUSTER, FEWEST_ROUGH_ROWS = 20, 2000  # that rough centers are s
 SEARCH_ROWS_PER_CLUSTER = 200  # with fewer, halves of clusters are noise; more make rounds slow, not better
 SMALLEST_SEARCH_ROWS, LARGEST_SEARCH_ROWS = 10_000, 50_000
 MANY_SEARCH_ROWS, FEWEST_ROWS_PER_CLUSTER = 65_536, 40  # likewise of many clusters, the more of both
+ROWS_PER_CLUSTER = 50  # sampled and drawn after a pass: with fewer, means would fit these rows, and none is searched
 # More would hardly see more, and seeding costs their square; of sparse rows, 256 left 600 clusters 0.1 % worse.
 MOST_ROUGH_CENTERS, MOST_ROUGH_SPARSE = 256, 1024
 SMALL_ENTRIES = 1 << 20  # of rows that are all searched
