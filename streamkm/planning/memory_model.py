@@ -32,7 +32,7 @@ FEWEST_AHEAD = 4  # rows a component
 SPILLED_COPIES = 3  # of a spilled block that a thread reads: the file, its arrays, rows drawn from it
 FRAME_ROWS = 6  # of float64, while rows are normalized
 CHECK_COPIES = 6  # of drawn rows, while a gain is estimated
-CHECK_CENTERS = 22  # copies of the centers meanwhile, measured: means, sums, halves of all clusters twice, layouts
+CHECK_CENTERS, CHECK_MANY = 22, 14  # measured copies of the centers meanwhile; of many, beside an index
 ESTIMATE_COPIES = 3  # of the sample, while the objective is estimated by it
 ROUND_COPIES = 3  # of sampled and drawn rows as floats, in another search
 
@@ -141,9 +141,9 @@ class MemoryModel(FitSizes):
             doubles = rows.float_bytes(self.space) * (8 // rows.itemsize if rows.dense else 1)
             looked_at = drawn * (rows.placed_bytes(self.space) + CHECK_COPIES * doubles)
             # memory of the sample may not have been freed
-            about = CHECK_CENTERS * centers.double_bytes + centers.table_bytes
+            about = (CHECK_MANY if centers.many else CHECK_CENTERS) * centers.double_bytes + centers.table_bytes
             copies = ESTIMATE_COPIES * self.sample_bytes + centers.double_bytes + centers.near_bytes(held=True)
-            stages["check"] = self.sample_bytes + max(looked_at + about + labels, left + copies)
+            stages["check"] = self.sample_bytes + max(looked_at + about + centers.near_bytes() + labels, left + copies)
         n_searched = self.kept_rows + drawn + k  # with a mean of each cluster
         if self.chosen.keeps_sample and self.chosen.sample_rows + drawn + k >= ROWS_PER_CLUSTER * k:
             searched = self.searching_bytes(n_searched, in_blocks=False) + self._steps(centers.width, n_searched)

@@ -434,7 +434,7 @@ def test_a_search_that_too_few_rows_rule_out_takes_no_memory(tmp_path):
         return StreamKMeans(n_clusters, memory_limit=given, executor=1).plan(open_source(path)).memory
 
     assert "search" not in stages(1024, "256 MiB")
-    assert "search" not in stages(16_384, "1 GiB")
+    assert "search" not in stages(16_384, "512 MiB")
     assert "search" in stages(1024, "4 GiB")
     assert "search" in stages(100, "300 MiB")
 
