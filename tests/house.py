@@ -22,10 +22,10 @@ OTHER_WORDS = {"kernel"}  # names of sketches that mean other things elsewhere; 
 Trees = dict[str, ast.Module]
 
 
-def code_lines(text: str) -> int:
+def code_lines(text: str, tree: ast.Module | None = None) -> int:
     """Lines that are neither blank, comments, imports nor docstrings."""
     left_out: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(tree or ast.parse(text)):
         is_text = (
             isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         )
@@ -33,6 +33,15 @@ def code_lines(text: str) -> int:
             left_out.update(range(node.lineno, node.end_lineno + 1))
     lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
     return sum(bool(line) and not line.startswith("#") and number not in left_out for number, line in lines)
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements below a node, at any depth."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        below = getattr(node, name, ())
+        for each in below if isinstance(below, list) else ():
+            yield each
+            yield from statements(each)
 
 
 def names_in(node: ast.AST) -> set[str]:
@@ -136,8 +145,9 @@ def count_house() -> Counts:
     lines: Counter[str] = Counter()
     modules: Counter[str] = Counter()
     for at, text in read.items():
+        n_lines = code_lines(text, trees[at])
         for name in ("all", at.split("/")[0] if "/" in at else "top"):
-            lines[name] += code_lines(text)
+            lines[name] += n_lines
             modules[name] += 1
     folders = Counter(str(Path(at).parent) for at in read if not at.endswith("__init__.py"))
     rare = {
