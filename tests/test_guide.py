@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,7 +16,6 @@ from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
-from distributed import Client, LocalCluster
 
 import streamkm
 from streamkm.cli.main import main
@@ -30,7 +28,7 @@ from tests.tables import cases
 PAGES = page_names()
 FRESH = ("memory", "why")
 """Pages with memory limits, which a process that has run many tests is above."""
-LONG = ("choosing-k", "embeddings", "images", "report", "scaling", "why")
+LONG = ("cells", "choosing-k", "embeddings", "images", "report", "scaling", "sizes", "why")
 """Pages whose code takes a second and more."""
 SMALLER = {"65_536": "2_048"}
 """Numbers of pages, and those that the tests take in their place."""
@@ -234,18 +232,12 @@ def block_with(text):
     return code
 
 
-def has_warmed():
-    return "streamkm.kernels.text.svmlight" in sys.modules
-
-
-def test_workers_compile_as_they_start(tmp_path):
-    preload = tmp_path / "warm_worker.py"
-    preload.write_text(block_with("def dask_setup"), "utf-8")
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", preload=str(preload)) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        assert list(client.run(has_warmed).values()) == [True]
+def test_workers_compile_as_they_start(monkeypatch):
+    given: list[str] = []
+    monkeypatch.setattr(main.commands["warm"], "invoke", lambda context: given.append(context.info_name))
+    exec(block_with("def dask_setup"), page := {})
+    page["dask_setup"](None)
+    assert given == ["warm"]
 
 
 def test_a_job_script_has_the_options_of_the_page(monkeypatch, capsys):

@@ -11,7 +11,6 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
@@ -164,20 +163,24 @@ N_CHUNKS = 120
 MOST_READS = 1.05  # of a storage chunk in a pass, on average
 
 
-@pytest.fixture(scope="module")
-def workers():
-    """Two processes that hold no more shared storage chunks than they must, and that take no calls from each other."""
+def keep(n_bytes):
+    csr_groups._KEPT_BOUNDARY_BYTES = n_bytes
 
-    def keep_few():
-        csr_groups._KEPT_BOUNDARY_BYTES = 0
 
-    with (
-        dask.config.set({"distributed.scheduler.work-stealing": False}),  # each theft may cost two reads
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        client.run(keep_few)
-        yield client
+async def steal(on, dask_scheduler):
+    stealing = dask_scheduler.extensions["stealing"]
+    await (stealing.start() if on else stealing.stop())
+
+
+@pytest.fixture
+def workers(client):
+    """Processes that hold no more shared storage chunks than they must, and that take no calls from each other."""
+    kept = csr_groups._KEPT_BOUNDARY_BYTES
+    client.run(keep, 0)
+    client.run_on_scheduler(steal, False)  # each theft may cost two reads
+    yield client
+    client.run_on_scheduler(steal, True)
+    client.run(keep, kept)
 
 
 @pytest.fixture

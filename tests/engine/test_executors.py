@@ -384,9 +384,17 @@ def test_shards_are_about_equal_and_cut_between_subtrees(n_runs, n_shards):
         assert all(stop % ARITY == 0 for stop in stops[:-1])
 
 
-def test_shards_of_many_rows_take_more_calls(client, path, monkeypatch):
+SETTINGS: dict[str, Any] = {"random_state": 0, "max_iter": 1, "chunk_bytes": 320, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def on_threads(path):
+    """A fit of 1,600 chunks by threads."""
+    return StreamKMeans(5, executor=2, **SETTINGS).fit(path)
+
+
+def test_shards_of_many_rows_take_more_calls(client, path, on_threads, monkeypatch):
     """With the bits of threads."""
-    settings: dict[str, Any] = {"random_state": 0, "max_iter": 1, "chunk_bytes": 320, "progress": False}
     monkeypatch.setattr(dask_workers, "SHARD_ROWS", 1_000)
     shapes = []
     watched = DaskCluster._submit
@@ -397,11 +405,11 @@ def test_shards_of_many_rows_take_more_calls(client, path, monkeypatch):
         return watched(self, stage, function, *rest, **place)
 
     monkeypatch.setattr(DaskCluster, "_submit", submit)
-    got = StreamKMeans(5, executor=client, **settings).fit(path)
+    got = StreamKMeans(5, executor=client, **SETTINGS).fit(path)
     assert sum(shapes) == 20 * N_CHUNKS
     assert len(shapes) >= 20 * N_CHUNKS / 1_000
     assert max(shapes) <= 1_000 * (1 + 1 / UNITS) + 20 * RUN_LENGTH
-    assert_same_bits(got, StreamKMeans(5, executor=2, **settings).fit(path))
+    assert_same_bits(got, on_threads)
 
 
 @given(n_runs=st.integers(1, 700), cuts=st.lists(st.integers(1, 699)))
@@ -499,12 +507,11 @@ def test_the_tree_of_a_fold_is_that_of_threads(client, path, n_skipped):
     assert len(shapes) == 1
 
 
-def test_calls_of_a_pass_do_not_depend_on_the_chunks(client, path):
-    settings: dict[str, Any] = {"random_state": 0, "max_iter": 1, "chunk_bytes": 320, "progress": False}
+def test_calls_of_a_pass_do_not_depend_on_the_chunks(client, path, on_threads):
     with watched(client, "n_done") as calls:
-        got = StreamKMeans(5, executor=client, **settings).fit(path)
+        got = StreamKMeans(5, executor=client, **SETTINGS).fit(path)
         found = calls()
-    assert_same_bits(got, StreamKMeans(5, executor=2, **settings).fit(path))
+    assert_same_bits(got, on_threads)
     assert {"sketch", "lloyd", "assign"} <= found.keys()
     assert min(found[stage] for stage in ("sketch", "lloyd", "assign")) >= SHARDS
     assert max(found.values()) <= MOST_CALLS, found

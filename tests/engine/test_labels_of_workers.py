@@ -59,20 +59,9 @@ def path(sources):
 
 
 @pytest.fixture(scope="module")
-def files(sources, tmp_path_factory):
-    """Models, and labels in every format, of threads."""
-    folder = tmp_path_factory.mktemp("wanted")
-    models = {kind: clone(KMEANS).set_params(executor=2).fit(source()) for kind, source in sources.items()}
-    for kind, model in models.items():
-        for suffix in SUFFIXES:
-            model.predict_to(sources[kind](), folder / f"{kind}{suffix}")
-    return folder, models
-
-
-@pytest.fixture(scope="module")
-def wanted(files):
+def wanted(path):
     """The fit on threads."""
-    return files[1]["numbers"]
+    return fit_on(2, path)
 
 
 @pytest.fixture
@@ -104,19 +93,22 @@ def assert_same(got, expected):
     ("kind", "suffix"),
     slow_but([("numbers", ".zarr"), ("ids", ".csv")], [*(("numbers", suffix) for suffix in SUFFIXES), ("ids", ".csv")]),
 )
-def test_labels_of_workers_are_those_of_threads(counted, sources, files, tmp_path, kind, suffix):
+def test_labels_of_workers_are_those_of_threads(counted, sources, wanted, tmp_path, kind, suffix):
     relay, client = counted
-    folder, models = files
-    path = tmp_path / f"labels{suffix}"
+    on_threads, path = tmp_path / "threads" / f"labels{suffix}", tmp_path / "workers" / f"labels{suffix}"
+    for each in (on_threads, path):
+        each.parent.mkdir()
+    found = wanted if kind == "numbers" else fit_on(2, sources[kind]())
+    found.predict_to(sources[kind](), on_threads)
     model = clone(KMEANS).set_params(executor=client)
-    vars(model).update({name: value for name, value in vars(models[kind]).items() if name.endswith("_")})
+    vars(model).update({name: value for name, value in vars(found).items() if name.endswith("_")})
     before = relay.n_received
     written = model.predict_to(sources[kind](), path)
     if suffix == ".zarr":
         assert relay.n_received - before < MOST_BYTES
     else:
         assert (written.n_rows, written.n_skipped) == (N_ROWS, len(SKIPPED))
-    assert_same(path, folder / f"{kind}{suffix}")
+    assert_same(path, on_threads)
 
 
 @pytest.fixture

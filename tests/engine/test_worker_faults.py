@@ -104,7 +104,7 @@ def test_workers_killed_where_a_sketch_is_found_first(fit_on_fewer, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [3, MOST_LABEL_STEPS + 2])
+@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.full), MOST_LABEL_STEPS + 2])
 def test_workers_killed_that_held_labels_of_many_clusters(fit_on_fewer, data, step):
     """Each step begins with labels that workers hold of the last one."""
     settings = {**PARAMETERS, "init": np.load(data)[:FEWEST_CENTERS], "tol": 1e-12, "max_iter": step + 1}
@@ -115,7 +115,9 @@ def test_workers_killed_that_held_labels_of_many_clusters(fit_on_fewer, data, st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stage", "number"), [("draw", 1), ("draw", 5), ("search", 1)])
+@pytest.mark.parametrize(
+    ("stage", "number"), [pytest.param("draw", 1, marks=pytest.mark.full), ("draw", 5), ("search", 1)]
+)
 def test_workers_killed_while_rows_are_drawn_and_searched(fit_on_fewer, tmp_path, stage, number):
     """In the first round of drawing, before and after a call has told its rows; and while one worker searches."""
     n_rows = 80_000  # more than are sampled, and than are all searched
@@ -127,7 +129,7 @@ def test_workers_killed_while_rows_are_drawn_and_searched(fit_on_fewer, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [("assign", 8), ("labels", 3)], ids=str)
+@pytest.mark.parametrize("place", [pytest.param(("assign", 8), marks=pytest.mark.full), ("labels", 3)], ids=str)
 def test_workers_killed_that_held_labels_to_be_written(cluster, at, data, wanted, tmp_path, monkeypatch, place):
     monkeypatch.setattr(labelling, "ROWS_PER_WRITE", 700)
     started, client = cluster
@@ -238,7 +240,9 @@ KEPT = r"; what was done is kept in .*state: the same fit with this checkpoint, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [("lloyd-3", 5, "lloyd"), ("assign", 8, "assign-0")], ids=str)
+@pytest.mark.parametrize(
+    "place", [pytest.param(("lloyd-3", 5, "lloyd"), marks=pytest.mark.full), ("assign", 8, "assign-0")], ids=str
+)
 def test_a_fit_goes_on_without_its_scheduler(tmp_path, at, cluster, data, wanted, monkeypatch, place):
     """From its checkpoint: on threads of this process, and on another cluster."""
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
