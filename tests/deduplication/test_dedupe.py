@@ -215,7 +215,7 @@ def test_a_cluster_of_any_size_is_compared_piece_by_piece(monkeypatch, keep, spa
     given = {**SETTINGS, "n_clusters": n_clusters, "keep": keep}
     wanted, pieces = dedupe(X, 0.9, **given), []
     leave_least_room(monkeypatch)
-    monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 14)
+    monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 15)
     compared = compare._compared
     monkeypatch.setattr(compare, "_compared", lambda *args: pieces.append(len(args[1])) or compared(*args))
     got = dedupe(X, 0.9, **given)

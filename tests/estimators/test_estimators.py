@@ -531,7 +531,7 @@ def inputs(tmp_path_factory, small_topics):
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize(
-    ("kind", "refined"), [("dense", False), ("csr", True), pytest.param("svmlight", True, marks=pytest.mark.slow)]
+    ("kind", "refined"), slow_but([("csr", True)], [("dense", False), ("csr", True), ("svmlight", True)])
 )
 def test_threads_and_processes_give_the_same_bits(inputs, client, kind, refined):
     X = inputs[kind]
@@ -540,7 +540,7 @@ def test_threads_and_processes_give_the_same_bits(inputs, client, kind, refined)
     chunk_bytes = 40_000 if kind == "dense" else 150_000  # six or seven each
     fits = [
         kmeans(10, executor=executor, chunk_bytes=chunk_bytes, max_iter=8, **options).fit(X, sample_weight=weights)
-        for executor in (1, 2, 4, client)
+        for executor in (1, 4, client)
     ]
     for other in fits[1:]:
         assert_same_bits(other, fits[0])
@@ -634,7 +634,6 @@ def test_small_data_get_the_best_answer():
     seeds = (0, 3, 4, 5)
     found = [StreamKMeans(10, random_state=seed, executor=1, progress=False).fit(X).inertia_ for seed in seeds]
     assert max(found) < 3416.3 * 1.001
-    assert StreamKMeans(10, random_state=0, executor=2, progress=False).fit(X).inertia_ == found[0]
 
 
 @pytest.mark.slow

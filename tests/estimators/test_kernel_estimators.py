@@ -6,12 +6,11 @@ import inspect
 import json
 from pathlib import Path
 
-import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
-from sklearn.datasets import dump_svmlight_file, make_blobs, make_circles
+from sklearn.datasets import make_blobs, make_circles
 from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 from sklearn.model_selection import cross_val_score
@@ -153,24 +152,6 @@ def test_the_example_of_the_tour(capsys):
     assert abs(plain) < 0.01
     assert kernel == 1
     assert inertia <= exact <= inertia + residual
-
-
-@pytest.mark.parametrize("kind", ["svm", "dask csr", "function"])
-def test_every_source(small_digits, tmp_path, kind):
-    X = small_digits.X[:500].astype(np.float32)
-    dump_svmlight_file(X, np.zeros(len(X)), str(tmp_path / "x.svm"))
-    given = {
-        "svm": tmp_path / "x.svm",
-        "dask csr": da.from_array(X, chunks=(90, 64)).map_blocks(sp.csr_array),
-        "function": lambda: (X[start : start + 70] for start in range(0, 500, 70)),
-    }[kind]
-    firsts = X[[np.flatnonzero(small_digits.y == label)[0] for label in range(10)]]
-    options = {"gamma": 1e-6, "fit_on": "all", "init": firsts, "n_landmarks": 500}  # no rows are drawn
-    fitted, held = (kernel_kmeans(**options).fit(rows) for rows in (given, X))
-    np.testing.assert_array_equal(fitted.labels_, held.labels_)
-    assert fitted.inertia_ == pytest.approx(held.inertia_, rel=1e-5)
-    np.testing.assert_array_equal(np.asarray(fitted.predict(given)), held.labels_)
-    np.testing.assert_array_equal(held.labels_, small_digits.y[:500])
 
 
 def test_plan_says_what_a_fit_does(small_digits):

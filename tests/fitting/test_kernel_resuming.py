@@ -15,6 +15,7 @@ from streamkm.sources.dense import DenseSource
 from tests.children import assert_same_fit, killed_until_done, outcome, started_fit
 from tests.tables import cases
 
+FULL = (pytest.mark.slow, pytest.mark.full)
 OPTIONS = {"kernel": "rbf", "n_clusters": 10, "random_state": 3, "n_init": 2, "tol": 0, "max_iter": 30}
 CASES = {
     "all rows": ("x.npy", {"fit_on": "all", "n_landmarks": 200, "rank": 30, "chunk_bytes": 80_000}),
@@ -55,12 +56,12 @@ def test_killed_fits_end_with_the_same_bits(folder, wanted, tmp_path):
 @pytest.mark.parametrize(
     ("name", "record", "first", "last"),
     [  # how often the run that continues reads the first chunk and the last
-        pytest.param("all rows", "begin", 4, 4, marks=pytest.mark.slow),
+        pytest.param("all rows", "begin", 4, 4, marks=FULL),
         ("all rows", "sketch", 3, 4),
-        pytest.param("all rows", "landmarks", 3, 3, marks=pytest.mark.slow),
+        pytest.param("all rows", "landmarks", 3, 3, marks=FULL),
         ("all rows", "gram", 2, 3),
         pytest.param("all rows", "map", 2, 2, marks=pytest.mark.slow),
-        pytest.param("all rows", "seed", 1, 1, marks=pytest.mark.slow),
+        pytest.param("all rows", "seed", 1, 1, marks=FULL),
         pytest.param("all rows", "lloyd", 1, 1, marks=pytest.mark.slow),
         ("all rows", "assign-0", 0, 1),
         pytest.param("sample", "map", 1, 1, marks=pytest.mark.slow),

@@ -122,7 +122,9 @@ def test_groups_that_a_small_sample_missed_are_found_at_the_smallest_limit(heavy
 NANOSECONDS = 1_704_067_200_000_000_000  # of 2024
 
 
-@pytest.mark.parametrize(("n_each", "width"), [(250, 500), pytest.param(20_000, 4000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("n_each", "width"), [(250, 500), pytest.param(20_000, 4000, marks=(pytest.mark.slow, pytest.mark.full))]
+)
 def test_times_in_nanoseconds_gain_nothing_by_the_rounding_of_means(n_each, width):
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(4), n_each)

@@ -142,7 +142,6 @@ def wait_for(path):
         ("text", "assign-2", False),
         ("dense", "lloyd", True),
         ("wide", "found", False),
-        ("even", "found", False),
         ("even", "assign-0", False),
         ("even", "refined", False),
         ("few", "found", False),  # all rows are labelled in the sample

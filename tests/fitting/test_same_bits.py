@@ -111,11 +111,13 @@ CASES = {
 }
 FROM_FILES = {"blocks, read ahead", "spilled"}
 LIKE_OTHERS = {
-    "sample, f8", "sample, u1", "sample, k-means||", "sample, LS++", "sample, CSR f8 sketched", "sample, many clusters",
-    "blocks, f8", "blocks, sketched", "blocks, many clusters",
-    "kernel, sample",
+    "sample, f4", "sample, f8", "sample, u1", "sample, k-means||", "sample, LS++", "sample, CSR f8 sketched",
+    "sample, many clusters", "blocks, f8", "blocks, sketched", "blocks, many clusters", "kernel, sample",
 }  # fmt: skip
 """Cases that have another type, start, sketch or coreset than one that every run has: slow tests have all."""
+ON_A_CLUSTER = "sample, CSR f4"
+WHERE_REDUCED = LIKE_OTHERS | {"blocks", ON_A_CLUSTER}
+"""Cases of slow tests of reduced runs: quick tests have the others on threads."""
 
 
 @pytest.fixture
@@ -137,14 +139,15 @@ def fitted(tmp_path, monkeypatch):
     return fit
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in LIKE_OTHERS])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in LIKE_OTHERS | {ON_A_CLUSTER}])
 def test_threads_change_no_bit(fitted, name):
     assert_same_bits(fitted(name, 3, far=True), fitted(name, 1, far=True))
 
 
-def test_a_cluster_finds_the_bits_of_a_thread(fitted, client):
-    name = "sample, CSR f4"
-    assert_same_bits(fitted(name, client, far=True), fitted(name, 1, far=True))
+def test_threads_and_a_cluster_find_the_bits_of_a_thread(fitted, client):
+    wanted = fitted(ON_A_CLUSTER, 1, far=True)
+    for executor in (3, client):
+        assert_same_bits(fitted(ON_A_CLUSTER, executor, far=True), wanted)
 
 
 @pytest.mark.slow
@@ -158,7 +161,9 @@ def test_two_workers_find_2048_clusters_with_the_bits_of_a_thread(client, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in WHERE_REDUCED else pytest.mark.full) for name in CASES]
+)
 def test_no_executor_changes_a_bit(fitted, client, one_worker, reduced, name):
     wanted = fitted(name, 1, far=False, seed=1)
     for executor in (7, one_worker) if reduced else (2, 3, 4, 7, one_worker, client):

@@ -31,7 +31,7 @@ from tests.contracts import Opened, RowSourceContract, SourceContract
 from tests.dask_processes import assert_same_bits
 from tests.fresh import run_compiled
 from tests.sources.matrices import sparse_matrices, sparse_matrix
-from tests.tables import cases, row
+from tests.tables import cases, row, slow_but
 
 M = 128
 TOPICS = (
@@ -473,7 +473,7 @@ def test_documents_of_which_a_part_is_read_whole_have_centers_of_all_features(tm
     np.testing.assert_allclose(fitted.cluster_means_[:, occurring], sums / fitted.counts_[:, None], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("record", "times"), [("sketch", 3), ("found", 1)])
+@pytest.mark.parametrize(("record", "times"), slow_but([("sketch", 3)], [("sketch", 3), ("found", 1)]))
 @pytest.mark.usefixtures("sample_of_10_000")
 def test_a_fit_of_more_documents_than_the_sample_goes_on_where_it_was(tmp_path, stop, record, times):
     X = short_texts(MANY_TEXTS)

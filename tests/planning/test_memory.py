@@ -40,6 +40,7 @@ from tests.fresh import run_compiled, run_fresh
 from tests.tables import slow_but
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
+FULL = (pytest.mark.slow, pytest.mark.full)  # reduced runs have others of their kind
 IMPORTED = ("pandas", "scipy.stats")
 """As whoever uses frames or other parts of scikit-learn has imported them."""
 GIVEN_BYTES = 320 << 20
@@ -116,7 +117,7 @@ def assert_within(got):
     ("n_rows", "cases"),
     [
         (60_000, [("350 MiB", None, "spilled")]),
-        pytest.param(120_000, [("400 MiB", None, "blocks"), ("400 MiB", "auto", "blocks")], marks=pytest.mark.slow),
+        pytest.param(120_000, [("400 MiB", None, "blocks"), ("400 MiB", "auto", "blocks")], marks=FULL),
     ],
     ids=["47 MB", "94 MB"],
 )
@@ -186,9 +187,7 @@ SLOW_CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    "cases", [CASES, pytest.param(SLOW_CASES, marks=pytest.mark.slow)], ids=["small", "of more rows"]
-)
+@pytest.mark.parametrize("cases", [CASES, pytest.param(SLOW_CASES, marks=FULL)], ids=["small", "of more rows"])
 def test_what_was_above_its_limit_stays_below(disk_path, cases):
     for name, (make, file, shape, *rest) in cases.items():
         got = fit(make(disk_path / file, *shape), *rest)
@@ -253,7 +252,7 @@ def values_in_a_line(file, n_values=3_000_000):
             partial(words_in_a_line, n_words=1_000_000),
             {"format": "lines", "tfidf": False},
             "380 MiB",
-            marks=pytest.mark.slow,
+            marks=FULL,
         ),
         (values_in_a_line, None, "390 MiB"),
     ],

@@ -110,8 +110,8 @@ def test_a_refusal_keeps_its_number_on_its_way_from_a_worker():
     "command",
     [
         ("fit", "-k", "5", "--no-report"),
-        pytest.param(("sweep", "-k", "3,5"), marks=pytest.mark.slow),
-        pytest.param(("sketch",), marks=pytest.mark.slow),
+        pytest.param(("sweep", "-k", "3,5"), marks=(pytest.mark.slow, pytest.mark.full)),
+        pytest.param(("sketch",), marks=(pytest.mark.slow, pytest.mark.full)),
         pytest.param(("dedupe",), marks=pytest.mark.slow),
     ],
     ids=lambda command: command[0],

@@ -25,7 +25,6 @@ from streamkm.passes.sketch import FindSketch
 from streamkm.sketches import PCASketch, TruncatedSVDSketch
 from streamkm.sketches import subspace as subspaces
 from streamkm.sketches.subspace import RangeFit, Subspace, SubspaceGram, fit_rows, subspace_fit
-from streamkm.sources import open_source
 from tests import naive
 from tests.contracts import N_FEATURES, SketchContract, whole_numbers
 from tests.passes.test_passes import CountingSource
@@ -227,26 +226,6 @@ def test_one_pass_over_the_rows(small_topics, sparse):
     wanted = TruncatedSVD(6, n_iter=10, random_state=0).fit(X).explained_variance_ratio_.sum()
     Y = sketches[0].apply(X)
     assert np.var(Y, axis=0).sum() / wanted > 0.9 * np.var(naive.dense(X), axis=0).sum()
-
-
-@pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("way", WAYS)
-def test_processes_give_the_same_bits(small_topics, client, way):
-    X = small_topics.X[:400, :500]
-    reader = RowReader(open_source(X), 20_000, "euclidean", "raise")
-    rows = np.array([chunk.stop - chunk.start for chunk in reader.source.chunks(20_000)])
-    assert len(rows) > 3
-    weights = np.random.default_rng(0).random(400)
-    sketches = []
-    for where in (2, client):
-        sketch = first_round(way, 4, make=TruncatedSVDSketch.of_subspace)
-        with open_executor(where) as executor:
-            context = PassContext(executor=executor, reader=reader, weights=weights)
-            sketch = context.run(FindSketch(sketch), Stage("fit"), rows)
-        sketches.append(sketch)
-    np.testing.assert_array_equal(sketches[0].directions, sketches[1].directions)
-    whole = fit_rows(first_round(way, 4, make=TruncatedSVDSketch.of_subspace), X, weights)
-    np.testing.assert_allclose(sketches[0].directions, whole.directions, atol=1e-5)
 
 
 # the sketch

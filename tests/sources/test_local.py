@@ -113,8 +113,16 @@ def overwrite(kind, path):
         opened.write(bytes([byte ^ 1]))
 
 
-@pytest.mark.parametrize("change", [replace, overwrite], ids=lambda change: change.__name__)
-def test_a_file_that_changes_between_two_passes(kind, change, tmp_path):
+CHANGES = {name: [(replace, overwrite)[number % 2]] for number, name in enumerate(KINDS)}
+CHANGES.update({name: [replace, overwrite] for name in ("x.npy", "x.h5", "3.zarr", "x.svm", "x.csv")})
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [pytest.param(name, change, id=f"{change.__name__} {name}") for name in KINDS for change in CHANGES[name]],
+)
+def test_a_file_that_changes_between_two_passes(name, change, tmp_path):
+    kind = KINDS[name]
     path = tmp_path / kind.name
     kind.write(path, 0)
     source = kind.open(path)

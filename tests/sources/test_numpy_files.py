@@ -26,7 +26,6 @@ from streamkm.sources.binary import numpy_files
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.stored import as_decoded
-from tests.cli.test_cli import run
 from tests.contracts import Opened, SourceContract, assemble
 from tests.fresh import run_fresh
 from tests.sources.matrices import dense_matrix, sparse_matrix
@@ -84,7 +83,7 @@ def saved_as(kind, path):
     np.savez_compressed(path, **given, indptr=indptr, format=kind.encode())
 
 
-@cases("kind", ["dense", "csr", "csc"])
+@cases("kind", ["dense", "csr"])
 def test_nothing_is_unpacked_before_its_size_is_compared_with_the_limit(tmp_path, kind, monkeypatch):
     saved_as(kind, tmp_path / "x.npz")
     loads = []
@@ -215,11 +214,6 @@ def test_values_of_more_bytes_are_refused(tmp_path):
         open_source(tmp_path / "x.npy")
     with pytest.raises(InvalidParameterError, match=r"dtype= does not apply to \.npy"):
         open_source(tmp_path / "x.npy", dtype="bfloat16")
-
-
-def test_the_command_line_reads_them(tmp_path):
-    np.save(tmp_path / "x.npy", words())
-    assert "|V2, read as float32, dense" in run("inspect", tmp_path / "x.npy")
 
 
 HEAD = "%%MatrixMarket matrix coordinate real general\n"
