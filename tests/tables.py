@@ -41,10 +41,14 @@ def _of_one_row(fixtures: dict[str, Any], number: int) -> Iterator[dict[str, Any
         yield given
 
 
-def slow_but(quick: Collection[Any], values: Iterable[Any]) -> list[Any]:
-    """Values for `pytest.mark.parametrize`, tuples for several names: tests of all but the quick ones are slow."""
+def slow_but(quick: Collection[Any], values: Iterable[Any], *, full: bool = False) -> list[Any]:
+    """Values for `pytest.mark.parametrize`, tuples for several names: tests of all but the quick ones are slow.
+
+    With `full` reduced runs leave them out.
+    """
     given = [(value, value if isinstance(value, tuple) else (value,)) for value in values]
-    return [pytest.param(*each, marks=() if value in quick else pytest.mark.slow) for value, each in given]
+    slow = (pytest.mark.slow, pytest.mark.full) if full else (pytest.mark.slow,)
+    return [pytest.param(*each, marks=() if value in quick else slow) for value, each in given]
 
 
 def cases(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

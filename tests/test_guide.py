@@ -28,7 +28,7 @@ from tests.tables import cases
 PAGES = page_names()
 FRESH = ("memory", "why")
 """Pages with memory limits, which a process that has run many tests is above."""
-LONG = ("cells", "choosing-k", "embeddings", "images", "report", "scaling", "sizes", "why")
+LONG = ("cells", "choosing-k", "embeddings", "images", "report", "scaling", "sizes", "text", "why")
 """Pages whose code takes a second and more."""
 SMALLER = {"65_536": "2_048"}
 """Numbers of pages, and those that the tests take in their place."""

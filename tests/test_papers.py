@@ -135,6 +135,7 @@ def test_one_size_of_one_method_decides_a_claim_about_all():
 SHORT_STUDIES = {"ended": "import sys\nprint(sys.argv[1:])\n", "endless": "while True:\n    pass\n"}
 
 
+@pytest.mark.slow
 def test_studies_that_ended_are_not_run_again(tmp_path, capfd, monkeypatch):
     run_all = load("run_all")
     data = tmp_path / "data"

@@ -21,6 +21,7 @@ from tests import naive
 from tests.dask_processes import assert_same_bits
 from tests.planning.test_plan import UnreadSource
 from tests.planning.test_worker_memory import GIB, planned
+from tests.tables import slow_but
 
 K = 70
 
@@ -119,7 +120,7 @@ def test_the_schedule_goes_by_rows_of_a_cluster():
     assert 0 < rates[-1] < 1e-3
 
 
-@pytest.mark.parametrize(("n_rows", "sparse"), [(6_000, False), (4_000, True)])
+@pytest.mark.parametrize(("n_rows", "sparse"), slow_but([(6_000, False)], [(6_000, False), (4_000, True)], full=True))
 def test_threads_and_workers_give_the_same_bits(client, n_rows, sparse):
     X, weights = made_sparse(n_rows, 40) if sparse else made(n_rows)
     one, *others = (
@@ -198,7 +199,12 @@ def test_room_for_all_rows_does_not_depend_on_the_number_of_workers():
     assert 0 < planned(source, 4 * GIB).epoch_room.gathered < two.gathered
 
 
-@pytest.mark.parametrize(("spread", "n_groups", "settled"), [(0.05, K, True), (0.3, 2 * K, False), (0.8, K, False)])
+@pytest.mark.parametrize(
+    ("spread", "n_groups", "settled"),
+    slow_but(
+        [(0.05, K, True), (0.3, 2 * K, False)], [(0.05, K, True), (0.3, 2 * K, False), (0.8, K, False)], full=True
+    ),
+)
 def test_no_epochs_where_clusters_lie_apart(spread, n_groups, settled):
     rng = np.random.default_rng(0)
     centers = rng.normal(size=(n_groups, 8))

@@ -57,6 +57,7 @@ def started(X, n_portions, *, weights=NO_WEIGHTS, n_threads=1, most=None):
         return start_centers(executor, some, K, init="k-means++", n_init=1, streams=streams, pool=pool)
 
 
+@pytest.mark.slow
 def test_starts_in_portions_lead_where_others_do_whatever_the_threads():
     X = embeddings(24_000) + np.float32(0.2)
     starts = [started(X, 1), started(X, 4)]

@@ -118,7 +118,8 @@ def test_wrappers_of_dask_ml(busy, X, wanted):
     np.testing.assert_array_equal(labels, alone.predict(X))
 
 
-@pytest.mark.parametrize("package", [pytest.param("dask_ml", marks=pytest.mark.slow), "sklearn"])
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["dask_ml", "sklearn"])
 def test_grid_searches(busy, X, package):
     search = pytest.importorskip(f"{package}.model_selection").GridSearchCV
     wanted = GridSearchCV(clone(KMEANS).set_params(executor=1), GRID, cv=2).fit(X)

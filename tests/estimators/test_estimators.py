@@ -531,7 +531,7 @@ def inputs(tmp_path_factory, small_topics):
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize(
-    ("kind", "refined"), slow_but([("csr", True)], [("dense", False), ("csr", True), ("svmlight", True)])
+    ("kind", "refined"), slow_but([("csr", True)], [("dense", False), ("csr", True), ("svmlight", True)], full=True)
 )
 def test_threads_and_processes_give_the_same_bits(inputs, client, kind, refined):
     X = inputs[kind]

@@ -21,7 +21,7 @@ from sklearn.metrics import adjusted_rand_score
 from streamkm import FeatureHashing, IncrementalKMeans, open_documents, open_source
 from streamkm.core.exceptions import MemoryLimitError, OutputError
 from tests.fresh import run_compiled
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 D = 4
 FIRST_ROWS = 1 << 20
@@ -418,9 +418,7 @@ def write_groups(path, n_rows, width, k=20):
     return path
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "width", "limit"), [(300_000, 32, 300), pytest.param(40_000, 784, 750, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("n_rows", "width", "limit"), slow_but([], [(300_000, 32, 300), (40_000, 784, 750)]))
 def test_updates_keep_the_limit(disk, n_rows, width, limit):
     path = write_groups(disk / f"{n_rows}.npy", n_rows, width)
     got = run_compiled(UPDATES, [str(path), "20", f"{limit}MiB", "2"])

@@ -15,6 +15,7 @@ from tests.children import chunks_read
 from tests.dask_processes import assert_same_bits
 from tests.fitting.test_sketch_fit import wide_rows
 from tests.limits import limited
+from tests.tables import slow_but
 
 pytestmark = pytest.mark.filterwarnings("ignore:The last pass estimates")  # few components, and no look at more rows
 K = 12
@@ -130,7 +131,9 @@ def test_a_fit_goes_on_from_its_directions(tmp_path, stop):
     assert_same_bits(estimator, wanted)
 
 
-@pytest.mark.parametrize(("sketch", "record"), [("identity", "sketch"), ("pca", "sketch-all")])
+@pytest.mark.parametrize(
+    ("sketch", "record"), slow_but([("pca", "sketch-all")], [("identity", "sketch"), ("pca", "sketch-all")], full=True)
+)
 def test_the_pass_of_a_coreset_goes_on_in_the_middle(tmp_path, monkeypatch, stop, sketch, record):
     """What was read for a coreset is not read again."""
     path = tmp_path / "x.npy"

@@ -24,6 +24,7 @@ from streamkm.sources.row_source import Rows, RowSource, row_ids_between
 from tests.children import assert_same_fit, fit_killed_within_epochs, outcome
 from tests.limits import limited
 from tests.programs import forking
+from tests.tables import slow_but
 
 N_ROWS, K, MANY = 20_000, 70, 520
 
@@ -61,7 +62,7 @@ def batches(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(("k", "n_epochs", "n_more"), [(K, 2, 3), (MANY, 1, 2)])
+@pytest.mark.parametrize(("k", "n_epochs", "n_more"), slow_but([(MANY, 1, 2)], [(K, 2, 3), (MANY, 1, 2)], full=True))
 def test_a_fit_that_is_killed_within_an_epoch_goes_on_with_the_same_bits(
     path, wanted, tmp_path, batches, k, n_epochs, n_more
 ):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streamkm import SketchOptions, StreamKMeans
 from tests.dask_processes import assert_same_bits
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 N_ROWS = 3_000
 
@@ -82,7 +82,7 @@ def fitted_groups(stored, dtype, metric):
 
 
 @cases("stored, metric", [(np.asarray, "euclidean"), (sp.csr_array, "cosine"), (sp.csr_array, "euclidean")])
-@pytest.mark.parametrize(("dtype", "power"), [("f4", -83), ("f8", 300)])
+@pytest.mark.parametrize(("dtype", "power"), slow_but([("f4", -83)], [("f4", -83), ("f8", 300)], full=True))
 def test_a_power_of_two_changes_the_scale_alone(stored, dtype, power, metric):
     if stored is sp.csr_array and power > 50:
         power = 50  # sketches of sparse rows are float32: more is refused
@@ -113,7 +113,7 @@ def test_labels_and_objectives_are_exact_wherever_a_column_lies(seed, offset, co
 
 
 @pytest.mark.filterwarnings("ignore:The last pass estimates")  # which is true
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("dtype", slow_but(["f4"], ["f4", "f8"], full=True))
 def test_far_clusters_that_are_tight(dtype):
     """Rows of a cluster differ by less than float32 can tell beside the distance of clusters."""
     rng = np.random.default_rng(0)

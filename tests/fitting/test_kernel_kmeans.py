@@ -25,7 +25,7 @@ from streamkm.sketches import KernelMap
 from streamkm.sketches.kernel_columns import KERNELS, Kernel, KernelColumns
 from streamkm.sketches.kernel_map import GramFit, inverse_root
 from tests import naive
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 GAMMA = 0.5
 
@@ -333,7 +333,7 @@ def test_steps_go_on_while_little_is_gained():
     assert found < 728.5  # 731.0 for tol=1e-4
 
 
-@pytest.mark.parametrize("fit_on", ["sample", "all"])
+@pytest.mark.parametrize("fit_on", slow_but(["all"], ["sample", "all"], full=True))
 def test_many_clusters_take_epochs_among_the_features(fit_on, tmp_path):
     rng = np.random.default_rng(0)
     centers = rng.normal(size=(90, 6))
@@ -362,7 +362,7 @@ def rings(n_rows, seed=0):
     return X + 0.1 * rng.normal(size=X.shape), ring
 
 
-@pytest.mark.parametrize("shape", ["moons", "rings"])
+@pytest.mark.parametrize("shape", slow_but(["moons"], ["moons", "rings"], full=True))
 def test_the_default_width_finds_groups_that_touch_no_plane(shape, tmp_path, caplog):
     X, y = make_moons(20_000, noise=0.05, random_state=0) if shape == "moons" else rings(20_000)
     caplog.set_level(logging.INFO, "streamkm")

@@ -52,7 +52,7 @@ def test_dense_rows_are_clustered_within_the_limit(disk_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"n_landmarks": 200, "rank": 40, "kernel": "cosine"},
+        pytest.param({"n_landmarks": 200, "rank": 40, "kernel": "cosine"}, marks=pytest.mark.slow),
         pytest.param({"n_landmarks": 200, "rank": 20, "fit_on": "all"}, marks=pytest.mark.slow),
     ],
 )

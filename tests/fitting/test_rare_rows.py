@@ -38,7 +38,7 @@ def objective_apart(X, n_clusters=K):
 
 
 @pytest.mark.parametrize(
-    "kind", slow_but(["sparse", "weights"], ["dense", "sparse", "one feature", "weights", "far", "float32"])
+    "kind", slow_but(["sparse"], ["dense", "sparse", "one feature", "weights", "far", "float32"], full=True)
 )
 def test_rare_rows_of_each_kind(kind):
     X = rare(40_000, 1 if kind == "one feature" else 5)

@@ -104,6 +104,7 @@ print(json.dumps([totals.__file__, totals.weighted_sum.stats.cache_path, os.list
 """
 
 
+@pytest.mark.slow
 def test_kernels_are_kept_in_a_temporary_folder_where_no_other_can_be_written_and_it_is_said_if_none_can(tmp_path):
     """Files stand where folders would be made, in the package and at home, which stops root, too."""
     package = Path(compiling.__file__).parents[1]

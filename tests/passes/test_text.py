@@ -440,7 +440,9 @@ MANY_TEXTS = 12_000  # more than the row sample of `sample_of_10_000` holds
 ONE_THREAD = {"executor": 1, "random_state": 0, "progress": False}
 
 
-@pytest.mark.parametrize("options", [{"coreset": "sensitivity"}, {"coreset": None, "refine": 2}])
+@pytest.mark.parametrize(
+    "options", [pytest.param({"coreset": "sensitivity"}, marks=pytest.mark.slow), {"coreset": None, "refine": 2}]
+)
 @pytest.mark.usefixtures("sample_of_10_000")
 def test_clusters_of_more_documents_than_the_sample_are_those_of_their_words(options):
     X = short_texts(MANY_TEXTS)
@@ -473,7 +475,7 @@ def test_documents_of_which_a_part_is_read_whole_have_centers_of_all_features(tm
     np.testing.assert_allclose(fitted.cluster_means_[:, occurring], sums / fitted.counts_[:, None], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("record", "times"), slow_but([("sketch", 3)], [("sketch", 3), ("found", 1)]))
+@pytest.mark.parametrize(("record", "times"), slow_but([("sketch", 3)], [("sketch", 3), ("found", 1)], full=True))
 @pytest.mark.usefixtures("sample_of_10_000")
 def test_a_fit_of_more_documents_than_the_sample_goes_on_where_it_was(tmp_path, stop, record, times):
     X = short_texts(MANY_TEXTS)
