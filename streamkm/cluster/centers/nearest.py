@@ -185,7 +185,7 @@ class NearestCenters:
         roundings = min(products.DEPTH, X.shape[1]) + X.shape[1] // products.DEPTH + nearest.ROUNDINGS
         slope *= roundings
         index = None if all_centers else self._index_for(X, layout, guessed=likely is not None)
-        room = nearest.search_room(layout.table, X.shape[1], self.n_clusters)
+        room = nearest.search_room(layout.table, min(products.WIDE, X.shape[1]))
         for start, batch in dense_batches(X):
             parts = tuple(array[start : start + len(batch)] for array in found)
             if index is None:
@@ -215,9 +215,8 @@ class NearestCenters:
         self, X: NDArray[Any], layout: PackedCenters, slope: float, room: tuple[Any, ...], found: tuple[Any, ...]
     ) -> None:
         """Run `_search` on a batch of rows among all centers."""
-        search = nearest.nearest_dense if X.dtype == layout.table.dtype else nearest.nearest_converted
-        if X.shape[1] > products.WIDE:
-            search = nearest.nearest_wide
+        as_it_is = X.dtype == layout.table.dtype and X.shape[1] <= products.WIDE
+        search = nearest.nearest_dense if as_it_is else nearest.nearest_copied
         how = (layout.moved, layout.scale, layout.table, layout.bias, self.n_clusters, slope, layout.slack)
         search(X, *how, room, *found)
 

@@ -132,8 +132,8 @@ class Neighbourhood:
         padded = -(-wanted // LANES) * LANES
         few_bias = np.full(padded, np.inf, dtype)
         table = aligned_empty((n_features * padded,), dtype)
-        _, totals, state = search_room(table, 1, wanted)
-        room = (aligned_empty((BLOCK_ROWS, n_features), dtype), table, few_bias, totals[0], state)
+        _, totals, state = search_room(table, 1)
+        room = (aligned_empty((BLOCK_ROWS, n_features), dtype), table, few_bias, totals, state)
         for start, batch in dense_batches(X):
             here = slice(start, start + len(batch))
             order, starts = rows_by_label(self.lists.group_of[labels[here]], len(candidates))

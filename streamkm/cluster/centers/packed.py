@@ -14,7 +14,7 @@ from streamkm.kernels.centers import nearest
 from streamkm.kernels.centers.layout import count_moved, lay_out, move_csr
 from streamkm.kernels.cluster import distances
 from streamkm.kernels.intrinsics.lanes import LANES
-from streamkm.kernels.intrinsics.products import panel_stop
+from streamkm.kernels.intrinsics.products import load_rows, panel_stop
 
 TILED_BYTES = 1 << 23  # of a table: larger ones lie in tiles for sparse rows, which each fit the third-level cache
 TILE_COLUMNS = 64
@@ -102,7 +102,7 @@ class PackedCenters:
         if X.dtype == dtype and not len(self.moved) and self.scale == 1:
             return X
         out = np.empty(X.shape, dtype)
-        nearest.load_rows(X, self.moved, self.scale, out)
+        load_rows(X, 0, len(X), 0, self.moved, self.scale, out)
         return out
 
 

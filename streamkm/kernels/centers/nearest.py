@@ -20,7 +20,7 @@ from streamkm.kernels.intrinsics import products
 from streamkm.kernels.intrinsics.forms import unfilled, vector_lanes
 from streamkm.kernels.intrinsics.lanes import add_entries
 from streamkm.kernels.intrinsics.lowest import lower
-from streamkm.kernels.intrinsics.products import BLOCK_ROWS, load_block, multiply_panel, multiply_wide, panel_stop
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS, load_block, multiply_panel, panel_stop
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 
 ROUNDINGS = 5
@@ -106,53 +106,50 @@ def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, room, 
         if not direct or n_rows < BLOCK_ROWS:
             load_block(X, first, n_rows, 0, X.shape[1], shift, scale, block)
             rows, start = block, 0
-        search_block(rows, start, n_rows, table, bias, n_clusters, totals[0], state, first, labels, scores, seconds)
+        search_block(rows, start, n_rows, table, bias, n_clusters, totals, state, first, labels, scores, seconds)
         _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
 
 
 @kernel
-def load_rows(X, shift, scale, out):
-    """Fill rows as they are multiplied: ``out = (X - shift) * scale``, rounded as in `nearest_dense`.
+def lowest_scores(products, n_rows, bias, n_clusters, state, labels, scores, seconds):
+    """Find the two lowest scores of rows from their products with all centers, as `nearest_dense` does.
 
     Parameters
     ----------
-    X, shift, scale : as of `nearest_dense`; X of any width
-    out : dtype of the table (n, m); written
+    products : dtype of the table (at least n_rows, p), C-contiguous
+    n_rows : int64
+    bias, n_clusters, labels, scores, seconds : as of `nearest_dense`
+    state : as of `lowest.lower`; overwritten
     """
-    load_block(X, 0, X.shape[0], 0, X.shape[1], shift, scale, out)
+    lower(products, n_rows, bias, 0, n_clusters, state, True, 0, labels, scores, seconds)
 
 
 @kernel
-def nearest_converted(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
-    """Find nearest centers as `nearest_dense`, but of rows of another dtype, converted block by block."""
-    block, totals, state = room
-    for first in range(0, X.shape[0], BLOCK_ROWS):
-        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
-        load_block(X, first, n_rows, 0, X.shape[1], shift, scale, block)
-        search_block(block, 0, n_rows, table, bias, n_clusters, totals[0], state, first, labels, scores, seconds)
-        _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
+def mark_doubtful(X, shift, scale, slope, slack, scores, seconds, doubtful):
+    """Mark the rows, given as they are stored, whose scores `nearest_dense` would call doubtful."""
+    _doubt(X, 0, X.shape[0], shift, scale, slope, slack, scores, seconds, doubtful)
 
 
-@kernel
-def nearest_wide(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
-    """Find nearest centers as `nearest_dense`, but of float rows of any width, a piece of their features at a time."""
-    block, totals, state = room
-    for first in range(0, X.shape[0], BLOCK_ROWS):
-        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
-        multiply_wide(X, first, n_rows, shift, scale, table, bias.shape[0], n_clusters, block, totals)
-        column, q = 0, 0
-        while column < n_clusters:
-            stop = panel_stop(column, bias.shape[0], table.itemsize)
-            needed, last = min(stop, n_clusters) - column, stop >= n_clusters
-            lower(totals[q], n_rows, bias, column, needed, state, last, first, labels, scores, seconds)
-            column, q = stop, q + 1
-        _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
+def nearest_copied(X, shift, scale, table, bias, n_clusters, slope, slack, room, *found):
+    """Find nearest centers as `nearest_dense`, but of rows of any width and another dtype, copied some at a time."""
+    wide = X.shape[1] > products.WIDE
+    parts = products.products_of_copies(X, shift, scale, table, n_clusters)
+    for first, n_rows, given, *_ in parts if wide else products.copies(X, shift, scale, table.dtype):
+        rows = slice(first, first + n_rows)
+        here = tuple(array[rows] for array in found)
+        if wide:
+            lowest_scores(given, n_rows, bias, n_clusters, room[2], *here[:3])
+            here[3][:] = False
+        else:
+            nearest_dense(given[:n_rows], shift[:0], 1.0, table, bias, n_clusters, -1.0, slack, room, *here)
+        if slope >= 0.0:
+            mark_doubtful(X[rows], shift, scale, slope, slack, *here[1:])
 
 
-def search_room(table: Any, n_features: int, n_clusters: int) -> tuple[Any, ...]:
+def search_room(table: Any, n_features: int) -> tuple[Any, ...]:
     """Room for a search of dense rows: `block_room`, then lowest scores, second lowest and their columns."""
     shape, dtypes = (BLOCK_ROWS, vector_lanes(table)), (table.dtype, table.dtype, np.int32)
-    return (*products.block_room(table, n_features, n_clusters), tuple(aligned_empty(shape, dtype) for dtype in dtypes))
+    return (*products.block_room(table, n_features), tuple(aligned_empty(shape, dtype) for dtype in dtypes))
 
 
 @nb.njit(inline="always")

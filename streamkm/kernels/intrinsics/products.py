@@ -8,6 +8,7 @@ panels of `PANEL_BYTES` a feature, each (m, width) (see `panel_stop`), so that a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numba as nb
@@ -37,8 +38,8 @@ WIDEST_BYTES = PANEL_BYTES + LINE_BYTES
 """Bytes of a feature in the last panel: a leftover line would make a tile of one vector, which waits for its loads."""
 BLOCK_ROWS = 96
 """Rows that a panel serves before the next one: a multiple of the rows of every tile."""
-COPIED_ROWS = 4 * BLOCK_ROWS
-"""Rows of another layout copied at a time."""
+COPIED_BYTES = 1 << 20
+"""Memory of rows that are copied at a time, in blocks."""
 DEPTH = 128
 """Features of one chain: its part of a panel fits the nearest cache, and rounding grows with the sum of this and the
 number of chains, not with their product."""
@@ -216,115 +217,119 @@ def load_block(X, first, n_rows, feature, n_features, shift, scale, out):
     scale : float64; a power of two
     out : float32 or float64 (at least n_rows, at least n_features); written
     """
+    begin, n_columns = np.uint64(feature), np.uint64(n_features)  # unsigned: no index counts from the end
     for i in range(n_rows):
         row, there = X[first + i], out[i]
         if shift.shape[0]:
-            for j in range(n_features):
-                there[j] = (row[feature + j] - shift[feature + j]) * scale
+            for j in range(n_columns):
+                there[j] = (row[begin + j] - shift[begin + j]) * scale
         elif scale != 1.0:
-            for j in range(n_features):
-                there[j] = row[feature + j] * scale
+            for j in range(n_columns):
+                there[j] = row[begin + j] * scale
         else:
-            for j in range(n_features):
-                there[j] = row[feature + j]
+            for j in range(n_columns):
+                there[j] = row[begin + j]
 
 
-def block_room(table: Any, n_features: int, n_columns: int) -> tuple[Any, Any]:
-    """Room for the copy of a block of rows, and for its products with panels.
+@kernel
+def load_rows(X, first, n_rows, feature, shift, scale, out):
+    """Copy a piece of C-contiguous rows as `load_block` does: the features from one on that `out` has columns for."""
+    load_block(X, first, n_rows, feature, out.shape[1], shift, scale, out)
 
-    Returns `block` (BLOCK_ROWS, at most WIDE) and `totals` (panels, BLOCK_ROWS, columns), of the table's dtype. Rows of
-    up to `WIDE` features meet one panel after the other; wider ones meet all panels a piece at a time.
+
+def block_room(table: Any, n_features: int) -> tuple[Any, Any]:
+    """Room for the copy of a block of rows (BLOCK_ROWS, n_features), and for its products with a panel."""
+    widest = WIDEST_BYTES // table.itemsize
+    return aligned_empty((BLOCK_ROWS, n_features), table.dtype), aligned_empty((BLOCK_ROWS, widest), table.dtype)
+
+
+def copies(X: Any, shift: Any, scale: float, dtype: Any, n_columns: int = 0) -> Iterator[tuple[int, int, Any, int]]:
+    """Copy rows, moved and scaled as in `load_block`, some blocks and at most `WIDE` features at a time.
+
+    `n_columns`: numbers that the caller keeps of each row, so that they are bounded too. Yields the first row, the
+    number of rows, the copy (whole blocks, features), which the next one overwrites, and the first feature. All pieces
+    of some rows follow one another.
     """
-    full, widest = PANEL_BYTES // table.itemsize, WIDEST_BYTES // table.itemsize
-    n_panels = -(-n_columns // full) if n_features > WIDE else 1
-    block = aligned_empty((BLOCK_ROWS, min(WIDE, n_features)), table.dtype)
-    return block, aligned_empty((n_panels, BLOCK_ROWS, widest), table.dtype)
+    n_rows, n_features = X.shape
+    most = min(WIDE, n_features)
+    n_blocks = COPIED_BYTES // (BLOCK_ROWS * max(n_features, n_columns) * dtype.itemsize)
+    n_part = BLOCK_ROWS * max(1, min(n_blocks, -(-n_rows // BLOCK_ROWS)))
+    room = aligned_empty((n_part * most,), dtype)
+    for first in range(0, n_rows, n_part):
+        stop = min(first + n_part, n_rows)
+        for feature in range(0, n_features, WIDE):
+            width = min(WIDE, n_features - feature)
+            piece = room[: n_part * width].reshape(n_part, width)
+            if X.flags.c_contiguous:
+                load_rows(X, first, stop - first, feature, shift, scale, piece)
+            else:  # rare, and another layout would be compiled anew
+                part = np.ascontiguousarray(X[first:stop, feature : feature + width])
+                load_rows(part, 0, stop - first, 0, shift[feature : feature + width], scale, piece)
+            yield first, stop - first, piece, feature
 
 
-@nb.njit(inline="always")
-def multiply_wide(X, first, n_rows, shift, scale, table, n_padded, n_columns, block, totals):
-    """Multiply a block of wide rows, moved and scaled, with all panels, a piece of the features at a time.
+def products_of_copies(X: Any, shift: Any, scale: float, table: Any, n_columns: int) -> Iterator[tuple[int, int, Any]]:
+    """Multiply rows, moved and scaled, with a table, some blocks at a time.
+
+    Yields the first row, the number of rows, and products (at least as many, at least n_columns); the next ones
+    overwrite them.
+    """
+    lanes, found = LINE_BYTES // table.itemsize, None
+    for first, n_rows, piece, feature in copies(X, shift, scale, table.dtype, n_columns):
+        if found is None:
+            found = aligned_empty((len(piece), -(-n_columns // lanes) * lanes), table.dtype)
+            room = block_room(table, 1)
+        multiply_ready(piece, n_rows, feature, X.shape[1], table, found.shape[1], *room, found)
+        if feature + piece.shape[1] == X.shape[1]:
+            yield first, n_rows, found
+
+
+@kernel
+def multiply_ready(X, n_rows, feature, n_features, table, n_columns, block, totals, out):
+    """Multiply as `multiply` does, or one piece of the features.
+
+    Products are written in place by whole vectors, the last of which may overlap; narrow tables and blocks without room
+    in `out` go by way of `totals`.
 
     Parameters
     ----------
-    X, first, n_rows, shift, scale : as of `load_block`
-    table : float32 or float64 (m * n_padded,)
-    n_padded, n_columns : int64; columns of the table, and those that are needed
-    block, totals : as `block_room` gives them; written
+    X : dtype of the table (at least n_rows, m), C-contiguous
+    n_rows : int64
+    feature, n_features : int64
+        First feature of X and number of all. Pieces behind the first are added to `out`, which then has room for whole
+        blocks and vectors, and so has X.
+    table, n_columns : as of `multiply`
+    block, totals : as `block_room` gives them; overwritten
+    out : same dtype (at least n_rows, at least n_columns), C-contiguous; written, in whole blocks where it has room
     """
-    for feature in range(0, X.shape[1], WIDE):
-        n_features = min(WIDE, X.shape[1] - feature)
-        load_block(X, first, n_rows, feature, n_features, shift, scale, block)
-        column, q = 0, 0
-        while column < n_columns:
-            stop = panel_stop(column, n_padded, table.itemsize)
-            width, needed = stop - column, min(stop, n_columns) - column
-            place = column * X.shape[1] + feature * width
-            multiply_panel(block, 0, n_rows, n_features, table, place, width, needed, feature == 0, totals[q], 0, 0)
-            column, q = stop, q + 1
-
-
-@kernel
-def multiply_narrow(X, shift, table, n_columns, add, block, totals, out):
-    """Multiply as `multiply` does, rows of up to `WIDE` features; `block`, `totals`: scratch of `block_room`."""
-    for first in range(0, X.shape[0], BLOCK_ROWS):
-        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
-        load_block(X, first, n_rows, 0, X.shape[1], shift, 1.0, block)
-        _multiply_block(block, 0, n_rows, first, table, n_columns, add, totals[0], out)
-
-
-@kernel
-def multiply_ready(X, shift, table, n_columns, add, block, totals, out):
-    """Multiply as `multiply_narrow` does, without copies: C-contiguous rows of the table's dtype and no shift."""
-    for first in range(0, X.shape[0], BLOCK_ROWS):
-        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
-        rows, start = X, first
-        if n_rows < BLOCK_ROWS:
-            load_block(X, first, n_rows, 0, X.shape[1], shift, 1.0, block)
+    narrow, n_padded = NARROW_BYTES // table.itemsize, table.shape[0] // max(1, n_features)
+    for first in range(0, n_rows, BLOCK_ROWS):
+        rows, start, n_block = X, first, min(BLOCK_ROWS, n_rows - first)
+        if first + BLOCK_ROWS > X.shape[0]:
             rows, start = block, 0
-        _multiply_block(rows, start, n_rows, first, table, n_columns, add, totals[0], out)
-
-
-@nb.njit(inline="always")
-def _multiply_block(rows, start, n_rows, first, table, n_columns, add, totals, out):
-    """Multiply a block of rows with all panels.
-
-    Products are written in place by whole vectors, the last of which may overlap; narrow tables, short blocks and
-    additions go by way of `totals`.
-    """
-    n_features, narrow, column = rows.shape[1], NARROW_BYTES // table.itemsize, 0
-    n_padded = table.shape[0] // max(1, n_features)
-    while column < n_columns:
-        stop = panel_stop(column, n_padded, table.itemsize)
-        width, needed, done = stop - column, min(stop, n_columns) - column, 0
-        direct = n_rows == BLOCK_ROWS and not add and needed >= narrow
-        while done < needed:
-            part = needed
-            if direct:
-                done = min(done, needed - narrow)
-                part = (needed - done) // narrow * narrow
-            multiply_panel(
-                rows, start, n_rows, n_features, table, column * n_features + done, width, part, True,
-                out if direct else totals, first if direct else 0, column + done if direct else 0,
-            )  # fmt: skip
-            if not direct:
-                _write(totals, n_rows, first, column, needed, add, out)
-            done += part
-        column = stop
-
-
-@kernel
-def multiply_pieces(X, shift, table, n_columns, add, block, totals, out):
-    """Multiply as `multiply_narrow` does, wider rows."""
-    n_padded = table.shape[0] // X.shape[1]
-    for first in range(0, X.shape[0], BLOCK_ROWS):
-        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
-        multiply_wide(X, first, n_rows, shift, 1.0, table, n_padded, n_columns, block, totals)
-        column, q = 0, 0
+            for i in range(n_block):
+                for j in range(X.shape[1]):
+                    block[i, j] = X[first + i, j]
+        column = 0
         while column < n_columns:
             stop = panel_stop(column, n_padded, table.itemsize)
-            _write(totals[q], n_rows, first, column, min(stop, n_columns) - column, add, out)
-            column, q = stop, q + 1
+            width, needed, done = stop - column, min(stop, n_columns) - column, 0
+            direct = first + BLOCK_ROWS <= out.shape[0] and needed >= narrow
+            while done < needed:
+                part = needed
+                if direct:
+                    done = min(done, needed - narrow)
+                    part = (needed - done) // narrow * narrow
+                multiply_panel(
+                    rows, start, n_block, X.shape[1], table, column * n_features + feature * width + done, width, part,
+                    feature == 0, out if direct else totals, first if direct else 0, column + done if direct else 0,
+                )  # fmt: skip
+                if not direct:
+                    for i in range(n_block):
+                        for j in range(needed):
+                            out[first + i, column + j] = totals[i, j]
+                done += part
+            column = stop
 
 
 def multiply(X: Any, shift: Any, table: Any, n_columns: int, add: bool, out: Any) -> None:
@@ -332,28 +337,20 @@ def multiply(X: Any, shift: Any, table: Any, n_columns: int, add: bool, out: Any
 
     Parameters
     ----------
-    X : float32 or float64 (n, m); turned to the table's dtype block by block
+    X : float32 or float64 (n, m); copied in parts unless C-contiguous, of the table's dtype and not moved
     shift : float64 (m,) or (0,); empty: none
     table : float32 or float64 (m * p,); in panels
     n_columns : int; columns that are needed
     add : bool; whether to add to what `out` holds
     out : dtype of the table (n, at least n_columns), C-contiguous; written
     """
-    if not X.flags.c_contiguous and X.shape[1] <= WIDE:  # rare, and a second to compile for each layout
-        for first in range(0, len(X), COPIED_ROWS):
-            part = slice(first, first + COPIED_ROWS)
-            multiply(np.ascontiguousarray(X[part]), shift, table, n_columns, add, out[part])
+    n_features = X.shape[1]
+    if add or n_features > WIDE:
+        for first, n_rows, products in products_of_copies(X, shift, 1.0, table, n_columns):
+            there, found = out[first : first + n_rows, :n_columns], products[:n_rows, :n_columns]
+            there[:] = there + found if add else found
         return
-    multiply_rows = multiply_pieces if X.shape[1] > WIDE else multiply_narrow
-    if multiply_rows is multiply_narrow and X.dtype == table.dtype and not len(shift):
-        multiply_rows = multiply_ready
-    multiply_rows(X, shift, table, n_columns, add, *block_room(table, X.shape[1], n_columns), out)
-
-
-@nb.njit(inline="always")
-def _write(totals, n_rows, first, column, n_columns, add, out):
-    """Write the products with a panel to their place in the result."""
-    for i in range(n_rows):
-        written, total = out[first + i], totals[i]
-        for j in range(n_columns):
-            written[column + j] = total[j] + (written[column + j] if add else 0)
+    as_it_is = X.flags.c_contiguous and X.dtype == table.dtype and not len(shift)
+    room = block_room(table, n_features)
+    for first, n_rows, rows, _ in [(0, len(X), X, 0)] if as_it_is else copies(X, shift, 1.0, table.dtype):
+        multiply_ready(rows, n_rows, 0, n_features, table, n_columns, *room, out[first : first + n_rows])
