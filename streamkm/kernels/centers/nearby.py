@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamkm.kernels.centers.nearest import search_block
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.forms import unfilled
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS, load_block, panel_stop
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 
@@ -58,8 +60,8 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, roo
     """
     block, table, few_bias, totals, state = room
     n_features, wanted, n_padded = X.shape[1], candidates.shape[1], few_bias.shape[0]
-    found = np.empty(BLOCK_ROWS, np.int32)
-    score, other = np.empty(BLOCK_ROWS, columns.dtype), np.empty(BLOCK_ROWS, columns.dtype)
+    found = unfilled(BLOCK_ROWS, np.int32)
+    score, other = unfilled(BLOCK_ROWS, columns.dtype), unfilled(BLOCK_ROWS, columns.dtype)
     for g in range(starts.shape[0] - 1):
         if starts[g] == starts[g + 1]:
             continue
@@ -77,8 +79,9 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, roo
                 labels[row], scores[row], seconds[row] = few[found[i]], score[i], other[i]
 
 
-@kernel
-def balanced_groups(points, n_groups, order, starts):
+def balanced_groups(
+    points: NDArray[np.float64], n_groups: int, order: NDArray[np.int64], starts: NDArray[np.int64]
+) -> None:
     """Cut points into groups of equal size, near each other. O(k * m * log(g)).
 
     Each part is halved across its principal direction, found by a few power iterations on the offset of the point
@@ -91,54 +94,64 @@ def balanced_groups(points, n_groups, order, starts):
     order : int64 (k,); written: points, group by group
     starts : int64 (n_groups + 1,); written: where each starts
     """
-    n_features = points.shape[1]
-    mean, direction, ahead = np.empty(n_features), np.empty(n_features), np.empty(n_features)
-    order[:] = np.arange(points.shape[0])
-    starts[0], starts[n_groups] = 0, points.shape[0]
+    order[:] = np.arange(len(points))
+    starts[0], starts[n_groups] = 0, len(points)
     waiting = [(0, n_groups)]  # the first group, and the one after the last
-    while len(waiting) > 0:
+    while waiting:
         group, end = waiting.pop()
         if end - group < 2:
             continue
-        first, last = starts[group], starts[end]
-        mean[:] = 0.0
-        for q in range(first, last):
-            mean += points[order[q]]
-        mean /= last - first
-        one = _farthest(points, order, first, last, mean)
-        for j in range(n_features):
-            direction[j] = points[one, j] - mean[j]
-        for _ in range(POWER_STEPS):
-            ahead[:] = 0.0
-            for q in range(first, last, 1 + (last - first) // DIRECTION_POINTS):
-                offset = dot(points, order[q] * n_features, direction, 0, n_features)
-                offset -= dot(mean, 0, direction, 0, n_features)
-                for j in range(n_features):
-                    ahead[j] += offset * (points[order[q], j] - mean[j])
-            length = np.sqrt(dot(ahead, 0, ahead, 0, n_features))
-            if not length > 0.0:
-                break
-            for j in range(n_features):
-                direction[j] = ahead[j] / length
-        along = np.empty(last - first)
-        for q in range(first, last):
-            along[q - first] = dot(points, order[q] * n_features, direction, 0, n_features)
-        order[first:last] = order[first:last][np.argsort(along, kind="mergesort")]
+        part = order[starts[group] : starts[end]]
+        along = np.empty(len(part))
+        project(points, part, along)
+        part[:] = part[along.argsort(kind="stable")]
         middle = (group + end) // 2
-        starts[middle] = first + (last - first) * (middle - group) // (end - group)
-        waiting.append((group, middle))
-        waiting.append((middle, end))
+        starts[middle] = starts[group] + len(part) * (middle - group) // (end - group)
+        waiting += [(group, middle), (middle, end)]
 
 
 @kernel
-def _farthest(points, order, first, last, point):
-    """Find the point farthest from a place; the first of equal ones."""
-    farthest, highest = order[first], -1.0
-    for q in range(first, last):
-        d2 = squared_distance(points, order[q] * points.shape[1], point, 0, points.shape[1])
+def project(points, part, along):
+    """Find the places of some points along their principal direction, about. O(k * m).
+
+    Parameters
+    ----------
+    points : as of `balanced_groups`
+    part : int64 (p,); the points
+    along : float64 (p,); written
+    """
+    n_features, n_points = points.shape[1], part.shape[0]
+    mean = unfilled(n_features, np.float64)
+    direction, ahead = unfilled(n_features, np.float64), unfilled(n_features, np.float64)
+    for j in range(n_features):
+        mean[j] = 0.0
+    for q in range(n_points):
+        for j in range(n_features):
+            mean[j] += points[part[q], j]
+    for j in range(n_features):
+        mean[j] /= n_points
+    farthest, highest = part[0], -1.0
+    for q in range(n_points):
+        d2 = squared_distance(points, part[q] * n_features, mean, 0, n_features)
         if d2 > highest:
-            farthest, highest = order[q], d2
-    return farthest
+            farthest, highest = part[q], d2
+    for j in range(n_features):
+        direction[j] = points[farthest, j] - mean[j]
+    for _ in range(POWER_STEPS):
+        for j in range(n_features):
+            ahead[j] = 0.0
+        for q in range(0, n_points, 1 + n_points // DIRECTION_POINTS):
+            offset = dot(points, part[q] * n_features, direction, 0, n_features)
+            offset -= dot(mean, 0, direction, 0, n_features)
+            for j in range(n_features):
+                ahead[j] += offset * (points[part[q], j] - mean[j])
+        length = np.sqrt(dot(ahead, 0, ahead, 0, n_features))
+        if not length > 0.0:
+            break
+        for j in range(n_features):
+            direction[j] = ahead[j] / length
+    for q in range(n_points):
+        along[q] = dot(points, part[q] * n_features, direction, 0, n_features)
 
 
 @kernel
@@ -154,14 +167,13 @@ def lowest_set(scores, limits, n_columns, out):
     """
     wanted = out.shape[1]
     for i in range(scores.shape[0]):
-        row = scores[i, :n_columns]
         limit, ties = limits[i], wanted
         for c in range(n_columns):
-            ties -= row[c] < limit
+            ties -= scores[i, c] < limit
         found = 0
         for c in range(n_columns):
-            is_tie = row[c] == limit and ties > 0
-            if row[c] < limit or is_tie:
+            is_tie = scores[i, c] == limit and ties > 0
+            if scores[i, c] < limit or is_tie:
                 out[i, found] = c
                 found += 1
                 ties -= is_tie

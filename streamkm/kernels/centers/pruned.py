@@ -13,7 +13,7 @@ import numpy as np
 
 from streamkm.kernels.centers.reduced import FINE
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.forms import prefetch
+from streamkm.kernels.intrinsics.forms import prefetch, unfilled
 from streamkm.kernels.intrinsics.pairs import CHAINS, chained_products, short_product
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 from streamkm.kernels.intrinsics.reductions import dot
@@ -65,19 +65,20 @@ def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, found, lef
     n_panels = bias.shape[0] // PANEL_COLUMNS
     product_cost = EACH_COST + FULL_COST * n_features
     dear = n_clusters * (n_features / 32.0 - SIEVE_COST)  # a look at all columns costs as much
-    marks = np.empty((BLOCK_ROWS, SEGMENT * PANEL_COLUMNS // 64), np.uint64)
-    limits = np.empty(BLOCK_ROWS, np.float32)
-    best, bar = np.empty(BLOCK_ROWS), np.empty(BLOCK_ROWS)  # the lowest scores, and what others are compared with
-    reach, costs = np.empty(BLOCK_ROWS), np.empty(BLOCK_ROWS)
-    close, close_scores, n_close = (
-        np.empty((BLOCK_ROWS, CLOSE), np.int32), np.empty((BLOCK_ROWS, CLOSE)), np.empty(BLOCK_ROWS, np.int64),
-    )  # fmt: skip
-    pairs = (
-        np.empty(BLOCK_ROWS * CLOSE + CHAINS, np.int64), np.empty(BLOCK_ROWS * CLOSE + CHAINS, np.int64),
-        np.empty(BLOCK_ROWS * CLOSE + CHAINS, np.float32),
-    )  # fmt: skip
-    kept_columns, bounds = np.empty(SEGMENT * PANEL_COLUMNS, np.int32), np.empty(SEGMENT * PANEL_COLUMNS, np.float32)
-    limits[:] = -np.inf
+    marks = unfilled((BLOCK_ROWS, SEGMENT * PANEL_COLUMNS // 64), np.uint64)
+    limits = unfilled(BLOCK_ROWS, np.float32)
+    best, bar = (
+        unfilled(BLOCK_ROWS, np.float64),
+        unfilled(BLOCK_ROWS, np.float64),
+    )  # the lowest scores, and what others are compared with
+    reach, costs = unfilled(BLOCK_ROWS, np.float64), unfilled(BLOCK_ROWS, np.float64)
+    shape, n_pairs = (BLOCK_ROWS, CLOSE), BLOCK_ROWS * CLOSE + CHAINS
+    close, close_scores = unfilled(shape, np.int32), unfilled(shape, np.float64)
+    n_close = unfilled(BLOCK_ROWS, np.int64)
+    pairs = unfilled(n_pairs, np.int64), unfilled(n_pairs, np.int64), unfilled(n_pairs, np.float32)
+    kept_columns, bounds = unfilled(SEGMENT * PANEL_COLUMNS, np.int32), unfilled(SEGMENT * PANEL_COLUMNS, np.float32)
+    for i in range(BLOCK_ROWS):
+        limits[i] = -np.inf
     both = likely.shape[1] > 1
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
@@ -104,7 +105,9 @@ def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, found, lef
         panel, n_seen = begin, 0
         while n_seen < n_panels and n_left < n_rows:
             stop = min(panel + SEGMENT, begin if panel < begin else n_panels)
-            marks[:, (stop - panel) * PANEL_COLUMNS // 64 :] = 0
+            for i in range(BLOCK_ROWS):
+                for q in range((stop - panel) * PANEL_COLUMNS // 64, marks.shape[1]):
+                    marks[i, q] = np.uint64(0)
             for q in range(panel, stop):
                 mark_columns(
                     row_bytes, first, n_rows, table, q * PANEL_BYTES, units, bias, q * PANEL_COLUMNS, row_units,

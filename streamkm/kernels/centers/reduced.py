@@ -15,6 +15,7 @@ import numba as nb
 import numpy as np
 
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.forms import unfilled
 from streamkm.kernels.intrinsics.pairs import rough_product
 from streamkm.kernels.intrinsics.reductions import dot
 from streamkm.kernels.intrinsics.sieve import DEPTH
@@ -138,10 +139,10 @@ def lowest_columns(products, bias, out):
     out : int32 (n, at most c); written
     """
     wanted = out.shape[1]
-    lowest = np.empty(wanted, np.float32)
+    lowest = unfilled(wanted, np.float32)
     for i in range(products.shape[0]):
-        lowest[:] = np.inf
-        out[i, :] = 0
+        for q in range(wanted):
+            lowest[q], out[i, q] = np.inf, 0
         for c in range(bias.shape[0]):
             score = products[i, c] + bias[c]
             if score < lowest[wanted - 1]:

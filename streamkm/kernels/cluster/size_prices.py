@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.forms import unfilled
 
 
 @kernel
@@ -29,12 +30,15 @@ def ascend(candidates, costs, weights, starts, entries, given, bounds, trust, st
     -------
     float64 : weight outside the bounds, as seen before each update
     """
-    n_candidates, outside, longest = candidates.shape[1], 0.0, np.diff(starts).max()
-    near, mass = np.empty(longest), np.empty(longest)
+    n_candidates, outside, longest = candidates.shape[1], 0.0, 0
+    for j in range(prices.shape[0]):
+        longest = max(longest, starts[j + 1] - starts[j])
+    near, mass = unfilled(longest, np.float64), unfilled(longest, np.float64)
     for j in range(prices.shape[0]):
         price, step = prices[j], steps[j]
         size, now, n_near = given[j, 0], given[j, 0], 0
-        for position in entries[starts[j] : starts[j + 1]]:
+        for e in range(starts[j], starts[j + 1]):
+            position = entries[e]
             i, t = position // n_candidates, position % n_candidates
             other = np.inf
             for u in range(n_candidates):

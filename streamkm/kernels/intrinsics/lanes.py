@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.forms import LINE_BYTES, PLACE, arrays_of, compiled_form, prefetched, spread
+from streamkm.kernels.intrinsics.forms import LINE_BYTES, PLACE, arrays_of, compiled_form, prefetched, spread, unfilled
 
 AHEAD = 24
 """Prefetch distance in entries: rows of a large table are in no near cache, and the processor looks some 20 entries
@@ -137,10 +137,10 @@ def products_of_nonzeros(rows, table, bias, out):
     n_rows, n_columns = out.shape
     n_features = rows.shape[1]
     n_pieces = (n_features + PIECE - 1) // PIECE
-    starts = np.empty(n_pieces * n_rows + 1, np.int64)
+    starts = unfilled(n_pieces * n_rows + 1, np.int64)
     starts[0] = 0
-    indices = np.empty(n_rows * n_features + 1, np.int32)
-    data = np.empty(n_rows * n_features + 1, np.float32)
+    indices = unfilled(n_rows * n_features + 1, np.int32)
+    data = unfilled(n_rows * n_features + 1, np.float32)
     n_found = 0
     for piece in range(n_pieces):
         for i in range(n_rows):
@@ -149,7 +149,7 @@ def products_of_nonzeros(rows, table, bias, out):
                 data[n_found] = rows[i, j]
                 n_found += rows[i, j] != _ZERO
             starts[piece * n_rows + i + 1] = n_found
-    totals = np.empty((n_rows, TILE), np.float32)
+    totals = unfilled((n_rows, TILE), np.float32)
     for tile in range(table.shape[0]):
         for i in range(n_rows):
             for c in range(TILE):

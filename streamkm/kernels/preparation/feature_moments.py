@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.forms import unfilled
 
 BLOCK_ROWS = 128  # that are summed up around the first of them: what cancels is at most so many units of the last place
 
@@ -46,12 +47,11 @@ def add_dense(X, counts, means, squares):
     counts, means, squares : float64 (d,); changed
     """
     n_rows, n_features = X.shape
-    around, n_block = np.empty(n_features), np.empty(n_features)
-    sums, sums_of_squares = np.empty(n_features), np.empty(n_features)
+    around, n_block = unfilled(n_features, np.float64), unfilled(n_features, np.float64)
+    sums, sums_of_squares = unfilled(n_features, np.float64), unfilled(n_features, np.float64)
     for start in range(0, n_rows, BLOCK_ROWS):
-        sums[:] = 0.0
-        sums_of_squares[:] = 0.0
-        n_block[:] = 0.0
+        for j in range(n_features):
+            sums[j], sums_of_squares[j], n_block[j] = 0.0, 0.0, 0.0
         for i in range(start, min(start + BLOCK_ROWS, n_rows)):
             row = X[i]
             for j in range(n_features):  # without branches, so that it runs in vectors

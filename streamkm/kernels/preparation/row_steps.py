@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.forms import unfilled
 
 PIECE = 256  # values at a time, which stay in the nearest cache
 ROOT_BITS = 0x3FE6A09E667F3BCD  # of the square root of 1/2
@@ -78,9 +79,9 @@ def log1p(values, out):
     values : float32 or float64 (n,)
     out : same dtype (n,); written
     """
-    more = np.empty(PIECE)
+    more = unfilled(PIECE, np.float64)
     bits = more.view(np.int64)
-    lost, exponent = np.empty(PIECE), np.empty(PIECE)
+    lost, exponent = unfilled(PIECE, np.float64), unfilled(PIECE, np.float64)
     for start in range(0, values.shape[0], PIECE):
         size = min(PIECE, values.shape[0] - start)
         for t in range(size):

@@ -201,9 +201,9 @@ def balance(weights, tops, draws):
     "number of rows" and "sum of weights" and a window of neighbours as in Grafström and Tillé, "Doubly balanced spatial
     sampling with spreading and restitution of auxiliary totals", Environmetrics 24 (2013).
     """
-    units = np.empty(3, np.int64)
-    moves = np.empty(3, np.float64)
-    n_units = 0
+    units = unfilled(3, np.int64)
+    moves = unfilled(3, np.float64)
+    n_units = np.int64(0)  # no literal, for which `settle` would be compiled once more
     spare = 0.5
     for i in range(weights.shape[0]):
         if weights[i] <= 0.0 or weights[i] >= tops[i]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.forms import unfilled
 from streamkm.kernels.intrinsics.hashing import mix
 
 _S32 = np.uint64(32)
@@ -68,8 +69,8 @@ def fill_normals(seed, features, out):
     """
     n_components = out.shape[1]
     n_words = (n_components + 1) // 2
-    words = np.empty(n_words, np.uint64)
-    numbers, exponents, row = np.empty(n_words, _F), np.empty(n_words, _F), np.empty(2 * n_words, _F)
+    words = unfilled(n_words, np.uint64)
+    numbers, exponents, row = unfilled(n_words, _F), unfilled(n_words, _F), unfilled(2 * n_words, _F)
     bits = numbers.view(np.int32)
     for f in range(features.shape[0]):
         start = mix(seed, np.uint64(features[f]))
@@ -89,7 +90,8 @@ def fill_normals(seed, features, out):
             across, up = (sine, cosine) if turns & 1 else (cosine, sine)
             row[2 * q] = -radius * across if (turns + 1) & 2 else radius * across
             row[2 * q + 1] = -radius * up if turns & 2 else radius * up
-        out[f] = row[:n_components]
+        for c in range(n_components):
+            out[f, c] = row[c]
 
 
 @kernel
@@ -130,7 +132,7 @@ def fill_sparse(seed, limit, features, out):
     out : float32 (b, m); written
     """
     n_components = out.shape[1]
-    words = np.empty((n_components + 1) // 2, np.uint64)
+    words = unfilled((n_components + 1) // 2, np.uint64)
     halves = words.view(np.uint32)
     for f in range(features.shape[0]):
         start = mix(seed, np.uint64(features[f]))

@@ -220,7 +220,7 @@ def walsh_hadamard(rows):
     rows : float32 (v, p), p a power of 2; overwritten
     """
     for i in range(rows.shape[0]):
-        half = 1
+        half = np.int64(1)  # no literal, for which `butterflies` would be compiled once more
         while half < rows.shape[1]:
             butterflies(rows[i], half)
             half *= 2

@@ -8,11 +8,19 @@ Each row's additions keep their order, so its sum does not depend on other rows.
 from __future__ import annotations
 
 import numba as nb
-import numpy as np
 from llvmlite import ir
 
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.forms import NUMBER, PLACE, arrays_of, compiled_form, prefetch, spread, vector_at
+from streamkm.kernels.intrinsics.forms import (
+    NUMBER,
+    PLACE,
+    arrays_of,
+    compiled_form,
+    prefetch,
+    spread,
+    unfilled,
+    vector_at,
+)
 
 VECTOR_BYTES = 64
 
@@ -134,7 +142,7 @@ def scatter_columns(X, targets, factors, out):
     width = VECTOR_BYTES // X.itemsize
     n_turned = n_targets - n_targets % width
     n_squared = n_columns - n_columns % width
-    sums = np.empty((n_targets, width), X.dtype)
+    sums = unfilled((n_targets, width), X.dtype)
     values, totals = X.reshape(-1), out.reshape(-1)
     stop = n_rows - n_rows % width
     for row in range(0, stop, width):
@@ -153,7 +161,7 @@ def scatter_columns(X, targets, factors, out):
         for q in range(width):
             for b in range(n_turned, n_targets):
                 out[row + q, b] += sums[b, q]
-    one = np.empty(n_targets, X.dtype)
+    one = unfilled(n_targets, X.dtype)
     for i in range(stop, n_rows):
         one[:] = 0
         for j in range(n_columns):

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.forms import unfilled
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.kernels.intrinsics.lanes import add_entries
 
@@ -48,7 +49,7 @@ def add_range(indptr, indices, data, weights, table, sums):
     table : float64 (u, p); p is a multiple of `lanes.LANES`
     sums : float64 (u, p); added to
     """
-    product = np.empty(table.shape[1], np.float64)
+    product = unfilled(table.shape[1], np.float64)
     weighted = weights.shape[0] > 0
     for i in range(indptr.shape[0] - 1):
         product[:] = 0.0

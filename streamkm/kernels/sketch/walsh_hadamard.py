@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.forms import LINE_BYTES
+from streamkm.kernels.intrinsics.forms import LINE_BYTES, unfilled
 from streamkm.kernels.intrinsics.hashing import bucket_of, mix
 
 
@@ -64,9 +64,11 @@ def sample_entries(seed, n_kept, scale, rotated, bits, out_indices, out_data):
     out_data : float32 (n, n_kept); written
     """
     width, n_rows = rotated.shape
-    taken, places = np.zeros(width, np.bool_), np.empty(width + 1, np.int32)
+    taken, places = unfilled(width, np.bool_), unfilled(width + 1, np.int32)
     for i in range(n_rows):
         word = seed
+        for c in range(width):
+            taken[c] = False
         for c in range(16):
             word = mix(word, np.uint64(0) if rotated[c, i] == 0 else np.uint64(bits[c, i]))  # -0 is 0
         for last in range(width - n_kept, width):
@@ -76,7 +78,6 @@ def sample_entries(seed, n_kept, scale, rotated, bits, out_indices, out_data):
         for c in range(width):  # without a branch, which nothing could predict
             places[n_found] = c
             n_found += taken[c]
-        taken[:] = False
         for t in range(n_kept):
             out_indices[i, t] = places[t]
             out_data[i, t] = np.float32(scale * rotated[places[t], i])

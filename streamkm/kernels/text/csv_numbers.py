@@ -35,7 +35,7 @@ def parse_numbers(buf, span, delimiter, columns, out, row_ids):
     n_rows : int64
     at : int64; `end`; else the first byte of a line that is not plain
     """
-    at, (end, base) = 0, span
+    at, (end, base) = np.int64(0), span  # no literal, for which `_read_short` would be compiled once more
     text = text_of(buf)
     n_fields = columns.shape[0]
     n_rows = 0
