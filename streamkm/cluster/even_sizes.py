@@ -105,8 +105,10 @@ class Edges:
         candidates, costs, none = np.empty(shape, np.int32), np.empty(shape), np.zeros(n_clusters, np.float32)
         for first in range(0, n_rows, max(1, SCORES // n_clusters)):
             here = slice(first, min(first + max(1, SCORES // n_clusters), n_rows))
-            scores = np.asarray(table.scores(rows_between(X, here.start, here.stop)), np.float32)
-            lowest_columns(scores, none, candidates[here, :width])
+            scores = np.ascontiguousarray(table.scores(rows_between(X, here.start, here.stop)), np.float32)
+            lowest = np.empty((len(scores), width), np.int32)
+            lowest_columns(scores, none, lowest)
+            candidates[here, :width] = lowest
             if len(taking):  # one more, of those that need rows: the cheapest, or one after the other
                 ranks = rows[here] % len(taking) if rule.spreads else np.zeros(len(scores), np.intp)
                 order = scores[:, taking].argsort(axis=1) if ranks.any() else scores[:, taking].argmin(axis=1)[:, None]

@@ -77,7 +77,7 @@ class Normalization:
         columns = np.flatnonzero(self.origin)
         offsets = self.origin if len(columns) else np.zeros(X.shape[1])
         indptr, indices, data = moved_csr(X, columns, offsets, self.scale, dtype)
-        return sp.csr_array((data, indices, indptr.astype(indices.dtype)), shape=X.shape)
+        return sp.csr_array((data, indices, indptr), shape=X.shape)
 
     def original_rows(self, X: Matrix) -> Matrix:
         """Undo the normalization of rows, but for rounding."""

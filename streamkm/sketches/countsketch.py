@@ -141,8 +141,7 @@ class CountSketch(SeededSketch):
         n_batch = max(1, BATCH_ENTRIES // max(1, X.shape[1]))
         n_batch -= n_batch % 16 if n_batch > 16 else 0
         hashes = [self.hash(0, X.shape[1], block) for block in range(self.nnz_per_feature)]
-        if self.nnz_per_feature > 1:
-            hashes = [(buckets, signs.astype(out.dtype) * out.dtype.type(self.scale)) for buckets, signs in hashes]
+        hashes = [(buckets, signs.astype(out.dtype) * out.dtype.type(self.scale)) for buckets, signs in hashes]
         for start in range(0, X.shape[0], n_batch):
             batch = np.ascontiguousarray(as_working(X[start : start + n_batch]))
             for buckets, signs in hashes:

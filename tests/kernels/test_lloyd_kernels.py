@@ -252,6 +252,10 @@ def test_each_cluster_is_split_by_the_best_of_its_draws(how, weighted):
     gains, halves = np.full(5, -1.0), np.full((5, 2, 9), -1.0)
     block = Block(store(X, how), np.empty(0), weights)
     split_some(np.array([0, 3, 1, 4]), block, (order, starts), d2, draws, gains, halves)
+    if how == "dense":  # in whatever layout
+        again, block = np.full(5, -1.0), Block(np.asfortranarray(X), np.empty(0), weights)
+        split_some(np.array([0, 3, 1, 4]), block, (order, starts), d2, draws, again, np.empty_like(halves))
+        np.testing.assert_array_equal(again, gains)
     assert gains[2] == -1
     assert (halves[2] == -1).all()
     for c in (3, 4):

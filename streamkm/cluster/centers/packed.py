@@ -116,11 +116,11 @@ def moved_rows(X: Any, layout: PackedCenters, dtype: Any) -> tuple[NDArray[Any],
 
 def moved_csr(
     X: Any, columns: NDArray[np.int64], moved: NDArray[np.float64], scale: float, dtype: Any
-) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """CSR rows less an offset in a few features, which all rows then store; times `scale`.
 
     `X`: csr_array (n, at most m) with distinct indices in a row. `columns`: int64 (u,), the features, ascending.
-    `moved`: float64 (m,), the offset. Returns indptr int64 (n + 1,), indices, data.
+    `moved`: float64 (m,), the offset. Returns indptr (n + 1,), indices, data.
     """
     places = np.full(len(moved), -1, np.int32)
     places[columns] = np.arange(len(columns))
@@ -129,7 +129,8 @@ def moved_csr(
     indices, data = np.empty(indptr[-1], X.indices.dtype), np.empty(indptr[-1], dtype)
     offsets = moved[columns]
     move_csr(X.indptr, X.indices, as_working(X.data), places, columns, offsets, scale, indptr, indices, data)
-    return indptr, indices, data
+    fits = indptr[-1] <= np.iinfo(indices.dtype).max  # then kernels need not be compiled for another pair of dtypes
+    return indptr.astype(indices.dtype if fits else np.int64, copy=False), indices, data
 
 
 def center_spread(centers: NDArray[np.float64], shift: NDArray[np.float64]) -> tuple[float, float]:

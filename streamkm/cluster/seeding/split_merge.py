@@ -177,7 +177,7 @@ def split_some(
     """Write gains and halves of some clusters: the best of a few 2-means of each, 0 if none was found."""
     X, (order, starts), found = whole.X, members, np.empty(halves.shape[1:])
     split = splitting.split_dense if isinstance(X, np.ndarray) else splitting.split_csr
-    arrays = (X,) if isinstance(X, np.ndarray) else (X.indptr, X.indices, X.data)
+    arrays = (np.ascontiguousarray(X),) if isinstance(X, np.ndarray) else (X.indptr, X.indices, X.data)
     for c in clusters:
         rows = order[starts[c] : starts[c + 1]]
         mass = d2[rows].cumsum()
