@@ -131,7 +131,7 @@ class StreamKMeans(DescribedKMeans):
         Floor and cap of the sizes of clusters, either None: numbers of rows, or floats as multiples of n / k. There are
         exactly k clusters then, and every size is within both; weights count where there are weights, as far as single
         rows allow. Each center has a price (`model_.prices`), and a row goes to the center with the least sum of
-        squared distance and price (Aurenhammer, Hoffmann and Aronov, Algorithmica 20, 1998); this takes one or two more
+        squared distance and price (Aurenhammer, Hoffmann and Aronov, Algorithmica 20, 1998); this takes up to two more
         passes, seldom more. What prices leave outside is moved row by row, the cheapest rows first; `size_balance_`
         tells how many, and `predict`, which knows prices alone, differs from `labels_` for these rows. A third value
         "soft" moves none. Labels are gathered in this process. Not for rows that can be read only once.

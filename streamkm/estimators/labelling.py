@@ -132,8 +132,8 @@ def set_fitted(estimator: Any, fit: FitState, model: Model, context: FitContext,
     set_model(estimator, model, cluster_centers_=rounded, cluster_means_=means)
     estimator.counts_ = factor * counts
     estimator.inertia_ = factor * d2
-    if fit.moves is not None and model.prices is not None and found.sizes is not None:
-        estimator.size_balance_ = fit.moves.balance(assigned.totals, model.prices, factor, found.sizes)
+    if fit.moves is not None and fit.evened is not None:
+        estimator.size_balance_ = fit.moves.balance(assigned.totals, fit.evened, factor)
         estimator.counts_, estimator.inertia_ = factor * fit.moves.counts, estimator.size_balance_["inertia_after"]
     estimate = fit.inertia_estimate
     expected = (None, None) if estimate is None else (estimate.inertia, estimate.error)

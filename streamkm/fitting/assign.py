@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.even_sizes import EdgeRule, Edges, edge_rows
 from streamkm.cluster.in_memory import label_sums, nearest_in
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile
@@ -41,7 +40,7 @@ def assign(context: FitContext, state: FitState) -> None:
     found, settings, n_drawn = state.found, context.settings, context.plan.drawn_rows
     weights, seed = context.weights, settings.seed64("draws") ^ state.index
     total_weight = float(weights.sum()) if len(weights) else float(found.chunk_rows.sum())
-    prices = None if state.prices is None else state.prices - state.prices.min()
+    prices = None if state.evened is None else state.evened.table_prices
     state.model = replace(state.model, centers=state.centers, prices=prices)
     model = state.model.with_table()
     state.rule = estimate = None
@@ -70,8 +69,9 @@ def assign(context: FitContext, state: FitState) -> None:
 
 def _assigned(context: FitContext, state: FitState, model: Model) -> AssignResult:
     """Run one pass; labels that will be written or stay on workers are not gathered."""
-    index, rule, chunk_rows, sample, once = state.index, state.rule, state.found.chunk_rows, state.sample, state.once
-    edge_rule = None if state.prices is None else _edge_rule(context, state, model)
+    index, chunk_rows, sample, once = state.index, state.found.chunk_rows, state.sample, state.once
+    edge_rule = None if state.evened is None else state.evened.rule
+    pass_ = Assign(model, model.table(), state.rule, edge_rule=edge_rule)
     if once is not None and once.blocks is not None:
         with context.progress.stage("label", len(once.blocks.handles)) as stage:
             return assign_blocks(once, once.blocks, model, stage)
@@ -80,38 +80,16 @@ def _assigned(context: FitContext, state: FitState, model: Model) -> AssignResul
         sink = HeldLabels(chunk_rows, context.executor) if held else GatheredLabels(chunk_rows, context.writer)
         if held or sample is None:
             record = None if held else f"assign-{index}"
-            pass_ = Assign(model, model.table(), rule, edge_rule=edge_rule)
             assigned = assign_pass(context, pass_, chunk_rows, stage, sink=sink, record=record)
         if sample is not None:  # the same sums, bit by bit, whether labels are gathered or written
-            whole = assign_sample(context.here, sample, model, int(chunk_rows.sum()), stage, rule, edge_rule)
+            whole = assign_sample(context.here, sample, pass_, int(chunk_rows.sum()), stage)
             assigned = replace(whole, labels=sink.labels) if held else whole
     return assigned
 
 
-def _edge_rule(context: FitContext, state: FitState, model: Model) -> EdgeRule:
-    """The rule by which the next pass keeps rows near a border, by the gaps of sampled rows."""
-    X = model.place(state.found.sample_view.originals().X)
-    gaps = np.empty(X.shape[0])
-    nearest_in(context.here, X, model.table(), "sizes", gaps)
-    assert state.prices is not None
-    room = -state.prices if state.room is None else state.room  # prices of clusters at their floor are below 0
-    n_rows = int(state.found.chunk_rows.sum())
-    most = edge_rows(n_rows, len(room))
-    share = 0.9 * most / n_rows
-    return EdgeRule(room, most, float(np.quantile(gaps, share)) if share < 0.9 else np.inf, state.room is not None)
-
-
-def assign_sample(
-    executor: Executor,
-    sample: Sample,
-    model: Model,
-    n_rows: int,
-    stage: Stage,
-    rule: DrawRule | None = None,
-    edge_rule: EdgeRule | None = None,
-) -> AssignResult:
+def assign_sample(executor: Executor, sample: Sample, assign: Assign, n_rows: int, stage: Stage) -> AssignResult:
     """Assign a row sample that holds all valid rows, unweighted, as `assign_pass` does, by threads of this process."""
-    table, X = model.table(), model.place(sample.X)
+    table, X, rule, edge_rule = assign.table, assign.model.place(sample.X), assign.rule, assign.edge_rule
     d2, gaps = np.empty(X.shape[0]), np.empty(X.shape[0])
     found = nearest_in(executor, X, table, stage.name, gaps)
     totals = label_sums(executor, X, NO_WEIGHTS, found, table.n_clusters, stage.name, (table, d2))
@@ -121,10 +99,8 @@ def assign_sample(
     stage.rows = n_rows
     profile = Profile.empty(table.n_clusters)
     profile.add(found, d2, gaps, kept=sample.rows, X=sample.X)
-    result = AssignResult(totals, drawn, profile, labels=labels)
-    if edge_rule is None:
-        return result
-    return replace(result, edges=Edges.of(X, table, sample.rows, NO_WEIGHTS, edge_rule, (found, gaps)))
+    edges = None if edge_rule is None else edge_rule.edges(X, table, sample.rows, NO_WEIGHTS, (found, gaps))
+    return AssignResult(totals, drawn, profile, edges=edges, labels=labels)
 
 
 def finish_labels(context: FitContext, state: FitState) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.even_sizes import even_out
+from streamkm.cluster.even_sizes import Evened, even_out
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import POLISH_STEPS, POLISH_TOL, LloydResult, lloyd, original_centers, polish
 from streamkm.cluster.model import Space
@@ -130,10 +130,10 @@ def iterate(context: FitContext, rows: NormalizedRows, start: Start) -> Clusteri
         blocks = LocalBlocks.of(context.here, polishing.original_block()) if is_polished else start.blocks
         result = _on_sphere(context, blocks, result, normalization, whole=sample.complete or not is_polished)
         history += noted("sphere", result)
-    prices = sizes = None
+    evened = None
     if settings.cluster_size is not None:
         blocks = LocalBlocks.of(context.here, polishing.original_block()) if is_polished else start.blocks
-        result, prices, sizes = _evened(context, blocks, result, normalization, sketched.n_valid)
+        result, evened = _evened(context, blocks, result, normalization, sketched.n_valid)
     view = SampleView.of(context, sample, sampled, rows.normalization, min(settings.view_rows, sampled.n_rows))
     if start.space == "original":
         centers = normalization.originals(result.centers)
@@ -145,7 +145,7 @@ def iterate(context: FitContext, rows: NormalizedRows, start: Start) -> Clusteri
         centers = on_sphere(centers)  # a normalization rounds
     result, sketch, told = normalization.result(result, centers), rows.normalization.sketch(sketch), tuple(history)
     columns, width = columns if is_polished else None, sample.X.shape[1]
-    given = (result, start.space, sketch, told, view, width, sketched.chunk_rows, columns, rows.kernel, prices, sizes)
+    given = (result, start.space, sketch, told, view, width, sketched.chunk_rows, columns, rows.kernel, evened)
     found = Clustering(*given)
     context.writer.save("found", found)
     return found
@@ -201,17 +201,17 @@ def _on_sphere(
 
 def _evened(
     context: FitContext, blocks: Blocks, result: LloydResult, normalization: Normalization, n_valid: int
-) -> tuple[LloydResult, NDArray[np.float64], NDArray[np.float64]]:
-    """Centers and prices of clusters whose sizes keep their bounds on the rows clustered last, and sizes before."""
-    settings = context.settings
+) -> tuple[LloydResult, Evened]:
+    """Centers and prices of clusters whose sizes keep their bounds on the rows clustered last."""
+    settings, scale = context.settings, normalization.scale
     total = float(context.weights.sum()) if len(context.weights) else float(n_valid)
     bounds = settings.size_bounds(total, context.weights).times(blocks.total_weight / total)
-    placed = normalization.on_sphere if settings.spherical else None
+    placed, seed = normalization.on_sphere if settings.spherical else None, settings.seed64("draws")
     with context.progress.stage("sizes"):
-        seed = settings.seed64("draws")
-        centers, prices, sizes = even_out(blocks, result.centers, settings.n_clusters, bounds, seed, placed)
-    prices /= normalization.scale * normalization.scale
-    return replace(result, centers=centers), prices, sizes * (total / blocks.total_weight)
+        centers, found = even_out(blocks, result.centers, settings.n_clusters, bounds, seed, n_valid, placed)
+    rule = replace(found.rule, limit=found.rule.limit / (scale * scale))
+    evened = Evened(found.prices / (scale * scale), found.sizes * (total / blocks.total_weight), rule)
+    return replace(result, centers=centers), evened
 
 
 def _block(coreset: Part) -> Block:

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.even_sizes import BEYOND, MORE_SIZE_ROUNDS, SIZE_ROUNDS, SizeBounds
+from streamkm.cluster.even_sizes import BEYOND, CANDIDATES, MOST_OUTSIDE, SIZE_ROUNDS, Evened, SizeBounds
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
 from streamkm.cluster.lloyd import POLISH_STEPS, POLISH_TOL, LloydResult, filled, lloyd, original_centers, polish
 from streamkm.cluster.normalization import on_sphere
@@ -31,7 +31,6 @@ WORTH_OF_FEW = 0.002  # the same if memory left few sampled rows
 # Such a share, from which starts are searched anew, too: the first ones were blind to much of the data. That means of
 # the sample are not those of all rows costs less: with s rows a cluster, 1 / s of the objective.
 ANEW = 0.05
-FEW_OUTSIDE = 1e-3  # share of the rows outside the bounds of sizes that moves of single rows mend
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +42,6 @@ def improve(context: FitContext, state: FitState) -> bool:
     show that it pays. If an earlier pass was better, its centers label all rows once more, and the fit ends.
     """
     plan, settings, totals = context.plan, context.settings, state.assigned.totals
-    if state.prices is not None:
-        return _tune_sizes(context, state)
     may_search = settings.searches and not state.is_final
     normalization = state.found.sample_view.normalization
     if state.model.columns is not None:
@@ -53,7 +50,9 @@ def improve(context: FitContext, state: FitState) -> bool:
         context.here, state.model, normalization, totals, state.rule, state.assigned.drawn, settings.spherical
     )
     centers, is_round = None, state.index >= settings.n_refinements
-    if state.best is not state.centers:
+    if state.evened is not None:
+        centers = _tuned(context, state, state.evened)
+    elif state.best is not state.centers:
         centers = state.best
     elif (more := made_up(search, settings.n_clusters)) is not None:
         centers = more
@@ -79,34 +78,30 @@ def improve(context: FitContext, state: FitState) -> bool:
     return True
 
 
-def _tune_sizes(context: FitContext, state: FitState) -> bool:
-    """Set the prices of the next pass by the sizes that the last one counted; False if these will do.
+def _tuned(context: FitContext, state: FitState, evened: Evened) -> NDArray[np.float64] | None:
+    """Centers of the next pass, once its prices are set by the sizes that the last one counted; None if these will do.
 
     What prices leave outside the bounds is moved row by row; where candidates do not suffice, another pass finds more.
     """
-    settings, totals, edges = context.settings, state.assigned.totals, state.assigned.edges
+    settings, totals, edges, rule = context.settings, state.assigned.totals, state.assigned.edges, evened.rule
     assert edges is not None
-    assert state.prices is not None
     bounds = settings.size_bounds(float(totals.counts.sum()), context.weights)
     outside, is_round = bounds.outside(totals.counts), state.index >= settings.n_refinements
-    if is_round and (outside <= FEW_OUTSIDE * totals.counts.sum() or state.n_rounds >= SIZE_ROUNDS):
-        soft = len(settings.cluster_size or ()) == 3
-        state.moves = edges.moved(totals.counts, SizeBounds(0, np.inf) if soft else bounds)
-        counts = state.moves.counts
-        if soft or bounds.outside(counts) <= BEYOND or state.n_rounds >= SIZE_ROUNDS + MORE_SIZE_ROUNDS:
-            return False
-        above, below = counts > bounds.cap, counts < bounds.floor
-        state.room = np.where(above, -1.0, np.where(below, 1.0, 0.0 if below.any() else bounds.cap - counts))
-    else:
-        state.prices = edges.tuned(totals.counts, state.prices, bounds)
-    if not is_round:
-        state.centers = totals.means(fallback=state.centers)
-    state.index += 1
-    state.n_rounds += is_round
-    context.writer.save("refined", state)
-    del state.assigned
-    trim_heap(context.plan.limit_bytes)
-    return True
+    if not is_round or (outside > MOST_OUTSIDE * totals.counts.sum() and state.n_rounds < SIZE_ROUNDS):
+        prices = edges.tuned(totals.counts, evened.prices, bounds)
+        state.evened = replace(evened, prices=prices, rule=replace(rule, room=np.maximum(-prices, 0)))
+        return state.centers if is_round else totals.means(fallback=state.centers)
+    soft, room = len(settings.cluster_size or ()) == 3, bounds.cap - totals.counts
+    state.moves = edges.moved(totals.counts, SizeBounds(0, np.inf) if soft else bounds)
+    left, n_parts = bounds.outside(state.moves.counts), -(-int((room > 0).sum()) // CANDIDATES)
+    if soft or left <= BEYOND:
+        return None
+    if rule.n_parts >= max(1, n_parts):
+        warnings.warn(f"{left:,.6g} rows are outside the bounds of sizes", StreamkmWarning, stacklevel=4)
+        return None
+    n_parts = min(CANDIDATES * rule.n_parts, n_parts) or 1
+    state.evened = replace(evened, rule=replace(rule, room=room, n_parts=n_parts))
+    return state.centers
 
 
 def _searched_further(

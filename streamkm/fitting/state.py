@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.even_sizes import Moves
+from streamkm.cluster.even_sizes import Evened, Moves
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Model, Space
 from streamkm.cluster.normalization import Normalization
@@ -39,8 +39,7 @@ class Clustering:
     chunk_rows: NDArray[np.int64]  # (chunks,): rows of each chunk
     columns: Columns | None = None  # the features of the centers, if they are few of all
     kernel: FoundKernel | None = None
-    prices: NDArray[np.float64] | None = None  # (k,): of clusters with bounds of their sizes; at a floor below 0
-    sizes: NDArray[np.float64] | None = None  # (k,): of those clusters without prices, by some rows
+    evened: Evened | None = None  # if sizes of clusters have bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +102,7 @@ class FitState:
     best: NDArray[np.float64] | None = None  # (k, m): centers of the pass with the lowest objective so far
     best_inertia: float = math.inf
     is_final: bool = False  # whether a later pass was worse, so that the best centers label all rows once more
-    prices: NDArray[np.float64] | None = None  # (k,): as of `Clustering`
-    room: NDArray[np.float64] | None = None  # (k,): as of `EdgeRule`, once prices do no more
+    evened: Evened | None = None  # as of `Clustering`, for that pass
 
     found: Clustering = field(init=False)
     sample: Sample | None = field(default=None, init=False)  # the row sample, if it is labelled as it holds all rows
@@ -124,7 +122,7 @@ class FitState:
     @classmethod
     def begun(cls, context: FitContext, found: Clustering) -> FitState:
         """The state before the first pass, or before the pass in which an earlier run ended."""
-        first = cls(found.result.centers, list(found.history), prices=found.prices)
+        first = cls(found.result.centers, list(found.history), evened=found.evened)
         state = context.writer.load("refined", FitState) or first
         facts = (found.n_features, context.reader.metric, found.space, found.sketch)
         state.found, state.model = found, Model(found.result.centers, *facts, columns=found.columns)

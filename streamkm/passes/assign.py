@@ -145,7 +145,7 @@ class Assign(Pass[AssignState, NDArray[np.int32], AssignResult]):
             n_rows = n_rows + np.bincount(labels, minlength=len(n_rows))
         if self.edge_rule is not None:
             numbers = rows.first_row + rows.numbers
-            more = Edges.of(X, table, numbers, weights, self.edge_rule, (labels, gaps))
+            more = self.edge_rule.edges(X, table, numbers, weights, (labels, gaps))
             edges = (self.edge_rule.joined((*edges, more)),)
         return AssignState(totals, state.profile, drawn, n_rows, edges), labels, d2
 

@@ -94,6 +94,14 @@ def test_rows_that_prices_cannot_part_are_moved(X, k, size):
     check(X, k, size, size, fitted(X, k, (size, size)))
 
 
+def test_small_clusters_that_lie_near_no_row_are_filled():
+    """Forty groups far apart, uneven, and fewer than clusters: clusters that few rows name have to be filled."""
+    rng = np.random.default_rng(1)
+    groups, shares = 6 * rng.normal(size=(40, 16)), rng.dirichlet(np.full(40, 0.5))
+    X = groups[rng.choice(40, 12_000, p=shares)] + rng.normal(size=(12_000, 16))
+    check(X, 150, 76, 84, fitted(X, 150, (0.95, 1.05)))
+
+
 def test_centers_move_to_where_rows_are():
     """Sixty rows far away fill four clusters of fifteen, and no row crosses over."""
     X = np.concatenate([normals(540, 4), 100 + normals(60, 4)])

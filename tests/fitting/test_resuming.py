@@ -48,7 +48,7 @@ CASES = {
     "all": ("wide.npy", {"n_clusters": 20, "coreset": None, "chunk_bytes": 1_000_000, "random_state": 3}),
     "even": (
         "x.npy",
-        {"n_clusters": 20, "chunk_bytes": 100_000, "random_state": 3, "cluster_size": (0.999, 1.001), "max_iter": 5},
+        {"n_clusters": 20, "chunk_bytes": 100_000, "random_state": 3, "cluster_size": (0.999, 1.001), "refine": 1},
     ),
     "few": ("wide.npy", {"n_clusters": 8, "sketch": "countsketch", "refine": 2, "random_state": 0}),
 }
