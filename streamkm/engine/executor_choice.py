@@ -15,7 +15,7 @@ from streamkm.core.memory import heap_restored, is_given
 from streamkm.core.process import ONE_BLAS_THREAD
 from streamkm.engine.dask_workers import WorkerMemory, worker_memory
 from streamkm.engine.executor import Executor, LocalThreads
-from streamkm.kernels.centers.nearest import nearest_csr
+from streamkm.kernels.centers.pruned import nearest_pruned
 from streamkm.kernels.compiling import compile_elsewhere
 from streamkm.sources.row_source import RowSource
 
@@ -170,7 +170,7 @@ def is_alone(executor: Any = "auto") -> bool:
 def under_limit(memory_limit: Any) -> AbstractContextManager[None]:
     """Settings of the process for work under a limit; if one is given, another process compiles first."""
     if is_given(memory_limit):
-        compile_elsewhere(nearest_csr)  # which the last fit of `streamkm warm` calls
+        compile_elsewhere(nearest_pruned)  # which the last fit of `streamkm warm` calls
     return heap_restored
 
 

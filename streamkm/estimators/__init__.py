@@ -18,19 +18,19 @@ with deferred("pandas", "scipy.stats", "scipy.special", "numpy.f2py", "numpy.tes
 
 
 def fit_tiny() -> Iterator[StreamKMeans]:
-    """Estimators fitted to made rows of CSV, float32 and svmlight text: they compile what most fits call."""
+    """Estimators fitted to made rows of float32, CSV and text, and many clusters: they compile what most fits call."""
     import numpy as np
 
     from streamkm.estimators.kmeans import StreamKMeans
 
-    random = np.random.default_rng(0)
-    dense = random.random((5_000, 80))  # enough rows to take the same way as more of them
+    dense = np.random.default_rng(0).random((5_000, 80), np.float32)  # enough rows to take the same way as more
     fit = StreamKMeans(10, random_state=0, progress=False, executor=1).fit
-    yield fit(dense.astype(np.float32))
+    yield fit(dense)
     with TemporaryDirectory(prefix="streamkm-") as folder:
         table, text = Path(folder, "rows.csv"), Path(folder, "rows.svm")
         np.savetxt(table, dense, "%.3f", ",", header=",".join(f"x{j}" for j in range(80)), comments="")
         yield fit(table)
-        indices = np.sort(random.integers(1, 5_000, (3_000, 50)))
-        text.write_text("".join(f"0 {' '.join(f'{j}:0.5' for j in dict.fromkeys(row))}\n" for row in indices.tolist()))
+        rows = (" ".join(f"{j}:0.5" for j in range(1 + i % 97, 5_000, 97)) for i in range(3_000))
+        text.write_text("".join(f"0 {row}\n" for row in rows))
         yield fit(text)
+    yield StreamKMeans(4_500, max_iter=1, random_state=0, progress=False, executor=1).fit(dense.repeat(2, axis=0))

@@ -18,7 +18,7 @@ from streamkm import StreamKMeans
 from streamkm.core.progress import COMPILING, Progress
 from streamkm.engine import under_limit
 from streamkm.kernels import compiling
-from streamkm.kernels.centers import nearest
+from streamkm.kernels.centers import pruned
 from streamkm.kernels.cluster import totals
 
 JOIN = """
@@ -154,7 +154,7 @@ def test_kernels_are_loaded_without_what_only_compiling_needs():
 def test_another_process_compiles_under_a_limit_what_the_cache_lacks(monkeypatch, limit, cached, started):
     calls = []
     monkeypatch.setattr(
-        nearest.nearest_csr._cache._cache_file, "_load_index", lambda: {"types": "name"} if cached else {}
+        pruned.nearest_pruned._cache._cache_file, "_load_index", lambda: {"types": "name"} if cached else {}
     )
     monkeypatch.setattr(compiling.subprocess, "run", lambda command, **_: calls.append(command))
     with under_limit(limit):
@@ -164,14 +164,17 @@ def test_another_process_compiles_under_a_limit_what_the_cache_lacks(monkeypatch
 
 LIMITED = """
 import json
+import numpy as np
 from streamkm import StreamKMeans
 from streamkm.estimators import fit_tiny
 from streamkm.core.progress import COMPILING
 from streamkm.engine import under_limit
+tiny, status = fit_tiny(), open("/proc/self/status")
 with under_limit("1 GiB"):
-    list(fit_tiny())
-status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-print(json.dumps([COMPILING.done, COMPILING.seconds, int(status["VmHWM"].split()[0]) / 1024]))
+    next(tiny), next(tiny), next(tiny)
+    peak = dict(line.split(":", 1) for line in status)["VmHWM"]  # before there are many clusters
+    StreamKMeans(1100, progress=False, executor=1).fit(np.random.default_rng(0).random((9000, 64), "f4"))
+print(json.dumps([COMPILING.done, COMPILING.seconds, int(peak.split()[0]) / 1024]))
 """
 
 
