@@ -60,10 +60,10 @@ def draw(rows: Rows, path: Path) -> None:
 
 
 def draw_bounded(rows: Rows, path: Path) -> None:
-    """Draw a panel for each number of clusters and of rows with runs of several methods that ended."""
+    """Draw a panel for each number of clusters of the most rows, with runs of several methods that ended."""
     found: Panels = {}
     for row in rows:
-        if row["objective"]:
+        if row["objective"] and row["n"] == max((each["n"] for each in rows), key=int):
             title = f"{int(row['n']):,} x 128, k={int(row['k']):,}"
             points = found.setdefault(title, {}).setdefault(row["method"], [])
             points.append((float(row["peak_mib"]), float(row["objective"])))
