@@ -132,9 +132,9 @@ class Edges:
                 best, least = found, outside
             priced = costs + found[names]
             shares = np.exp((priced.min(axis=0) - priced) / heat)
-            shares *= weights / shares.sum(axis=0)
-            sizes = fixed + np.bincount(names.ravel(), shares.ravel(), n_clusters)
-            slopes = np.bincount(names.ravel(), (shares - shares * shares / weights).ravel(), n_clusters)
+            shares /= shares.sum(axis=0)
+            sizes = fixed + np.bincount(names.ravel(), (weights * shares).ravel(), n_clusters)
+            slopes = np.bincount(names.ravel(), (weights * shares * (1 - shares)).ravel(), n_clusters)
             rate = DAMPING * heat / np.maximum(slopes, LEAST_SLOPE * counts.mean())
             wanted = np.clip(0, found + rate * (sizes - bounds.cap), found + rate * (sizes - bounds.floor))
             found = np.clip(wanted, np.maximum(found - heat, prices - trust), np.minimum(found + heat, prices + trust))
@@ -331,6 +331,6 @@ def _relocate(
     shares = edges.weights * ((above if above.any() else sizes) / np.maximum(sizes, BEYOND))[labels]
     rows = rng.choice(len(labels), len(gone), p=shares / shares.sum())
     owners[gone] = beside = labels[rows]
-    other = edges.candidates[rows, rng.integers(1, edges.costs.shape[1], len(gone))]
+    other = edges.candidates[rows, rng.integers(1, 1 + min(CANDIDATES, len(sizes) - 1), len(gone))]
     centers[gone] = centers[beside] + rng.uniform(0.02, 0.3, (len(gone), 1)) * (centers[other] - centers[beside])
     return owners
