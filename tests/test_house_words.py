@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import gc
 import importlib
 import re
 from collections import defaultdict
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import streamkm
+from tests.house import parsed
 
 PACKAGE = Path(streamkm.__file__).parent
 WORD = re.compile(r"(?<!`)`([A-Za-z_]\w*)`(?!`)")
@@ -27,20 +27,21 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
-@cache
 def trees() -> dict[Path, ast.Module]:
-    """The syntax trees of all files of the package, left to no garbage collector, which would look at each node."""
-    gc.disable()
-    found = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py")) if path.name != "__main__.py"}
-    gc.freeze()
-    gc.enable()
-    return found
+    """The syntax trees of all files of the package."""
+    return {PACKAGE / at: tree for at, tree in parsed().items() if not at.endswith("__main__.py")}
+
+
+@cache
+def walked() -> dict[Path, list[ast.AST]]:
+    """All nodes of each syntax tree."""
+    return {path: list(ast.walk(tree)) for path, tree in trees().items()}
 
 
 def nodes() -> Iterator[tuple[Path, Any]]:
     """All nodes of all syntax trees, with their files."""
-    for path, tree in trees().items():
-        for node in ast.walk(tree):
+    for path, found in walked().items():
+        for node in found:
             yield path, node
 
 

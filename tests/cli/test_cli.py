@@ -348,7 +348,9 @@ def test_files_in_the_place_of_results_are_replaced_where_that_is_said_alone(fol
 
 @pytest.mark.parametrize(
     ("named_in", "kernel"),
-    [("configuration", ""), ("command line", "kernel: {n_landmarks: 20, rank: 5}\n")],
+    slow_but(
+        [("configuration", "")], [("configuration", ""), ("command line", "kernel: {n_landmarks: 20, rank: 5}\n")]
+    ),
     ids=["k-means", "kernel k-means"],
 )
 def test_a_run_is_kept_where_settings_say(folder, monkeypatch, named_in, kernel):

@@ -24,7 +24,7 @@ from streamkm.planning.memory_budget import MemoryBudget
 from tests.children import StoppedError, stopped_after
 from tests.cli.test_tables_commands import run
 from tests.stores.test_storing import do, write_store
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 SETTINGS = {"random_state": 0, "executor": 2, "progress": False}
 
@@ -206,7 +206,9 @@ def test_workers_memory_and_the_disk_change_nothing(tmp_path, monkeypatch):
     assert [getattr(got, name) for name in names] == [getattr(wanted, name) for name in names]
 
 
-@pytest.mark.parametrize(("keep", "sparse", "n_clusters"), [("nearest", False, 1), ("farthest", True, 2)])
+@pytest.mark.parametrize(
+    ("keep", "sparse", "n_clusters"), slow_but([("nearest", False, 1)], [("nearest", False, 1), ("farthest", True, 2)])
+)
 def test_a_cluster_of_any_size_is_compared_piece_by_piece(monkeypatch, keep, sparse, n_clusters):
     """Equal rows, which no clustering parts, far above the room that there is: the same rows, pairs and counts."""
     X = planted(200, 50)

@@ -42,7 +42,7 @@ from streamkm.engine.reduction import (
 from streamkm.sources import open_source
 from streamkm.sources.chunks import Chunk
 from tests.dask_processes import assert_same_bits, watched
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 
 def joining(combine):
@@ -489,7 +489,7 @@ def chunks_of(executor, source):
     return (chunk for chunk, _ in executor.items(source, 320))
 
 
-@pytest.mark.parametrize("n_skipped", [0, 1])
+@pytest.mark.parametrize("n_skipped", slow_but([1], [0, 1], full=True))
 def test_the_tree_of_a_fold_is_that_of_threads(client, path, n_skipped):
     """Of chunks and of held blocks, also where the shards of the blocks are not those of the fold."""
     source = open_source(path)

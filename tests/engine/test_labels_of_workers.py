@@ -181,7 +181,7 @@ def test_the_pass_that_labels_sends_none_and_they_are_gathered_when_asked_for(co
     assert_same_bits(model, wanted)
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("known", slow_but([False], [True, False], full=True))
 def test_blocks_are_those_of_a_dask_array(client, X, known):
     array = da.from_array(X, chunks=((70_000, 0, 120_000, 10_000), D))
     if not known:

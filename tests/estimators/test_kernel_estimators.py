@@ -64,7 +64,8 @@ def test_passes_of_every_method(small_digits, method, fit_on, weighted):
 @pytest.mark.parametrize(
     ("inputs", "options"),
     [
-        ("dense", {"fit_on": "all"}), ("csr", {"method": "ros"}), ("dense", {"method": Nystroem("kmeans")}),
+        ("dense", {"fit_on": "all"}), ("csr", {"method": "ros"}),
+        pytest.param("dense", {"method": Nystroem("kmeans")}, marks=(pytest.mark.slow, pytest.mark.full)),
     ],
     indirect=["inputs"],
 )  # fmt: skip
@@ -286,8 +287,14 @@ def test_options_of_the_kernel_are_those_of_its_values(small_digits):
     )
 
 
-@cases("kernel", ["chi2", KernelOptions("poly", degree=2, coef0=0.5), KernelOptions("rbf", gamma_factor=np.float32(2))])
-@cases("method", ["nystroem", Nystroem("leverage", landmark_rank=9), Nystroem(method="srht", landmark_rank=9)])
+@cases(
+    "kernel, method",
+    [
+        ("chi2", Nystroem("leverage", landmark_rank=9)),
+        (KernelOptions("poly", degree=2, coef0=0.5), Nystroem(method="srht", landmark_rank=9)),
+        (KernelOptions("rbf", gamma_factor=np.float32(2)), "nystroem"),
+    ],
+)
 def test_parameters_go_round(small_digits, kernel, method, tmp_path):
     X = small_digits.X[:300]
     estimator = clone(kernel_kmeans(3, kernel=kernel, method=method))

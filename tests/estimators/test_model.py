@@ -350,7 +350,7 @@ def test_links_that_others_lay_in_the_directory_are_not_followed(tmp_path):
     command = [sys.executable, "-S", "-c", LAYING, str(place), str(victim), str(os.getpid())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as laying:
         assert laying.stdout.readline() == "laying\n"
-        for _ in range(1000):
+        for _ in range(400):
             with suppress(OutputError):
                 replace_file(place / "m.npz", lambda file: file.write(b"a model"))
             assert victim.read_text() == "mine"

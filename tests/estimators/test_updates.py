@@ -348,6 +348,7 @@ def end_in(marker):
     Observe.step = step_or_die
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_changes_no_bit(folder, tmp_path):
     wanted = loaded(folder, "npy", 2)
     wanted.update(folder / "1.npy")

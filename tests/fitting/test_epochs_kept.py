@@ -102,7 +102,7 @@ def worse(path, schedule):
     return EpochsResult(X[:K], 1.0, schedule.n_epochs, False, (1.0,) * schedule.n_epochs)
 
 
-@pytest.mark.parametrize("resumes", [False, True])
+@pytest.mark.parametrize("resumes", slow_but([True], [False, True], full=True))
 def test_epochs_that_end_higher_are_left_out_though_steps_would_mend_them(
     path, tmp_path, monkeypatch, stop, caplog, resumes
 ):

@@ -27,7 +27,7 @@ from streamkm.sketches import IdentitySketch
 from tests.children import StoppedError, stopped_after
 from tests.dask_processes import assert_same_bits
 from tests.limits import limited
-from tests.tables import row
+from tests.tables import row, slow_but
 
 WARNED = "The last pass estimates"
 
@@ -244,7 +244,7 @@ def test_the_best_pass_is_kept_where_a_round_is_worse(small_sample, tmp_path, mo
         assert fitted.possible_gain_ > 0.01
 
 
-@pytest.mark.parametrize("worse", [False, True], ids=["better", "worse"])
+@pytest.mark.parametrize("worse", slow_but([True], [False, True]), ids=["better", "worse"])
 def test_a_fit_stopped_in_a_round_goes_on_to_the_same_bits(small_sample, tmp_path, monkeypatch, worse):
     """Where the round is better than the pass before, and where it is worse and that pass is kept."""
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)

@@ -44,6 +44,9 @@ def groups(seed=0, n_features=5, spread=1.0):
     return spread * (rng.normal(size=(N_ROWS, n_features)) + 4 * rng.integers(0, 3, (N_ROWS, n_features)))
 
 
+WHERE_QUICK = ("pressure", "pressure in float32", "unix seconds", "integers", "offset of 1e3", "tiny in float32")
+
+
 def hard_data():
     """Data whose squares lose what tells clusters apart, unless they are moved or scaled first."""
     rng, small = np.random.default_rng(1), groups(spread=0.02)
@@ -64,7 +67,7 @@ def hard_data():
     }
 
 
-@cases("name", hard_data())
+@pytest.mark.parametrize("name", slow_but(WHERE_QUICK, hard_data(), full=True))
 def test_hard_data(name):
     X = hard_data()[name]
     dense, sparse = fitted(X), fitted(sp.csr_array(X))

@@ -39,7 +39,7 @@ from tests.children import (
 from tests.dask_processes import assert_same_bits
 from tests.passes.test_passes import CountingSource
 from tests.programs import forking
-from tests.tables import cases, slow_but
+from tests.tables import slow_but
 
 CASES = {
     "text": ("x.svm", {"n_clusters": 20, "refine": 2, "chunk_bytes": 250_000, "random_state": 3}),
@@ -132,21 +132,20 @@ def wait_for(path):
 # ---- every stage, in this process
 
 
-@cases(
-    "name, record, read_again",
-    [
-        ("text", "sketch", True),
-        ("text", "seed", False),
-        ("text", "polish", False),
-        ("text", "refined", False),
-        ("text", "assign-2", False),
-        ("dense", "lloyd", True),
-        ("wide", "found", False),
-        ("even", "assign-0", False),
-        ("even", "refined", False),
-        ("few", "found", False),  # all rows are labelled in the sample
-    ],
-)
+@pytest.mark.parametrize(
+    ("name", "record", "read_again"),
+    slow_but(
+        [
+            ("text", "sketch", True), ("text", "polish", False), ("text", "assign-2", False), ("dense", "lloyd", True),
+            ("even", "assign-0", False), ("few", "found", False),
+        ],
+        [
+            ("text", "sketch", True), ("text", "seed", False), ("text", "polish", False), ("text", "refined", False),
+            ("text", "assign-2", False), ("dense", "lloyd", True), ("wide", "found", False), ("even", "refined", False),
+            ("even", "assign-0", False), ("few", "found", False),  # all rows are labelled in the sample
+        ],
+    ),
+)  # fmt: skip
 @pytest.mark.usefixtures("sample_of_10_000")
 def test_a_fit_goes_on_from_every_record(small_folder, wanted_of_small, tmp_path, stop, name, record, read_again):
     wanted = wanted_of_small(name)
@@ -277,7 +276,12 @@ def room(request, monkeypatch):
 
 @pytest.mark.usefixtures("room")
 @pytest.mark.parametrize(
-    ("record", "times", "n_read"), [("sketch", 5, 4), ("seed", 1, N_CHUNKS), ("lloyd", 2, N_CHUNKS)]
+    ("record", "times", "n_read"),
+    slow_but(
+        [("sketch", 5, 4), ("lloyd", 2, N_CHUNKS)],
+        [("sketch", 5, 4), ("seed", 1, N_CHUNKS), ("lloyd", 2, N_CHUNKS)],
+        full=True,
+    ),
 )
 def test_a_run_goes_on_with_the_rows_that_were_read(path, wanted, tmp_path, stop, monkeypatch, record, times, n_read):
     kmeans = StreamKMeans(progress=False, **OPTIONS)

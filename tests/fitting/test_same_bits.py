@@ -112,12 +112,13 @@ CASES = {
 FROM_FILES = {"blocks, read ahead", "spilled"}
 LIKE_OTHERS = {
     "sample, f4", "sample, f8", "sample, u1", "sample, k-means||", "sample, LS++", "sample, CSR f8 sketched",
-    "sample, many clusters", "blocks, f8", "blocks, sketched", "blocks, many clusters", "kernel, sample",
+    "sample, many clusters", "blocks, f8", "blocks, sketched", "blocks, many clusters", "blocks, drawn from",
+    "kernel, sample",
 }  # fmt: skip
 """Cases that have another type, start, sketch or coreset than one that every run has: slow tests have all."""
 ON_A_CLUSTER = "sample, CSR f4"
-WHERE_REDUCED = LIKE_OTHERS | {"blocks", ON_A_CLUSTER}
-"""Cases of slow tests of reduced runs: quick tests have the others on threads."""
+WHERE_REDUCED = LIKE_OTHERS - {"blocks, drawn from"} | {"blocks", ON_A_CLUSTER}
+"""Cases of slow tests of reduced runs: quick tests have others like these on threads."""
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from streamkm.sketches import (
 )
 from tests.limits import limited
 from tests.passes.test_passes import CountingSource, StreamedSource, groups
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 KINDS = [(kind, sparse) for kind in DATA_DEPENDENT for sparse in (False, True) if not (sparse and kind == "pca")]
 
@@ -162,7 +162,7 @@ def by_sketch(sketch, **parameters):
     return StreamKMeans(4, **{"sketch": sketch, "random_state": 0, "executor": 2, "progress": False, **parameters})
 
 
-@cases("name", SKETCHES)
+@pytest.mark.parametrize("name", slow_but(["blocks", "sampling", "selection", "pca"], SKETCHES, full=True))
 def test_any_sketch_is_what_a_fit_takes(name, tmp_path):
     X, y = rows()
     sketch = SKETCHES[name]

@@ -30,7 +30,7 @@ def scattered(X, targets, factors, n_targets):
     return out
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.integers(1, 70), st.integers(1, 70), st.integers(1, 40), st.booleans(), st.integers(0, 99))
 def test_scattered_columns(n_rows, n_columns, n_targets, double, seed):
     rng = np.random.default_rng(seed)

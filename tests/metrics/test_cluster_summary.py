@@ -17,6 +17,7 @@ from streamkm.estimators.model_files import summarize
 from streamkm.metrics import feature_deviations
 from streamkm.metrics.cluster_summary import Trait
 from streamkm.reports.report import cautions
+from tests.tables import slow_but
 
 
 def trips(n=1500):
@@ -137,23 +138,20 @@ def test_distances_silhouettes_and_examples_are_those_of_loops(case, tmp_path):
             np.testing.assert_allclose(row.simplified_silhouette, (1 - nearest / second).mean(), atol=2e-3)
 
 
-def test_silhouettes_of_very_many_clusters():
+@pytest.mark.parametrize("n_features", slow_but([4], [4, 130], full=True))
+def test_silhouettes_of_very_many_clusters(n_features):
     """With an index of the centers and without one."""
-    rng = np.random.default_rng(0)
-    for n_features in (4, 130):
-        X = rng.normal(size=(800, n_features)).astype(np.float32)
-        model = fitted(X, 600, max_iter=1, n_init=1)
-        centers = model.model_.centers
-        d2 = (X**2).sum(axis=1, dtype=float)[:, None] - 2 * X.astype(float) @ centers.T + (centers**2).sum(axis=1)
-        nearest, second = np.sqrt(np.maximum(np.sort(d2, axis=1)[:, :2].T, 0))
-        told = np.array(
-            [row.simplified_silhouette for row in sorted(model.summary(1).rows, key=lambda row: row.cluster)], float
-        )
-        wanted = np.bincount(model.labels_, 1 - nearest / second, minlength=600) / np.bincount(model.labels_)
-        np.testing.assert_allclose(told, wanted, atol=2e-3)
-        assert summarize(model)["result"]["simplified_silhouette"] == pytest.approx(
-            (1 - nearest / second).mean(), abs=1e-3
-        )
+    X = np.random.default_rng(0).normal(size=(800, n_features)).astype(np.float32)
+    model = fitted(X, 600, max_iter=1, n_init=1)
+    centers = model.model_.centers
+    d2 = (X**2).sum(axis=1, dtype=float)[:, None] - 2 * X.astype(float) @ centers.T + (centers**2).sum(axis=1)
+    nearest, second = np.sqrt(np.maximum(np.sort(d2, axis=1)[:, :2].T, 0))
+    told = np.array(
+        [row.simplified_silhouette for row in sorted(model.summary(1).rows, key=lambda row: row.cluster)], float
+    )
+    wanted = np.bincount(model.labels_, 1 - nearest / second, minlength=600) / np.bincount(model.labels_)
+    np.testing.assert_allclose(told, wanted, atol=2e-3)
+    assert summarize(model)["result"]["simplified_silhouette"] == pytest.approx((1 - nearest / second).mean(), abs=1e-3)
 
 
 def test_of_thousands_of_clusters_no_silhouettes_are_told(monkeypatch):

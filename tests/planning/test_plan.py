@@ -596,15 +596,17 @@ def sparse_rows(n_features):
 
 
 NARROW_LABELS = SketchOptions(n_components=64, assign_space="sketch")
+FULL = (pytest.mark.slow, pytest.mark.full)
 EPOCHS = [
     pytest.param(rows_of_groups(5000), {"n_clusters": 70}, 8, id="dense"),
     pytest.param(rows_of_groups(12_000, dtype="f8"), {"n_clusters": 70}, 4, id="many-rows", marks=pytest.mark.slow),
     pytest.param(rows_of_groups(5000), {"n_clusters": 70, "n_init": 1}, 0, id="one-start", marks=pytest.mark.slow),
-    pytest.param(rows_of_groups(5000), {"n_clusters": 70, "tol": 0.0}, 0, id="no-tol"),
+    pytest.param(rows_of_groups(5000), {"n_clusters": 70, "tol": 0.0}, 0, id="no-tol", marks=pytest.mark.slow),
     pytest.param(rows_of_groups(5000), {"n_clusters": 70, "init": "random"}, 0, id="drawn", marks=pytest.mark.slow),
-    pytest.param(rows_of_groups(5000), {"n_clusters": 70, "coreset": None}, 8, id="blocks"),
+    pytest.param(rows_of_groups(5000), {"n_clusters": 70, "coreset": None}, 8, id="blocks", marks=FULL),
     pytest.param(
-        rows_of_groups(5000, 90), {"n_clusters": 70, "sketch": SketchOptions("countsketch", 32)}, 0, id="polished"
+        rows_of_groups(5000, 90), {"n_clusters": 70, "sketch": SketchOptions("countsketch", 32)}, 0, id="polished",
+        marks=pytest.mark.slow,
     ),
     pytest.param(sparse_rows(900), {"n_clusters": 70}, 0, id="sparse-sketched", marks=pytest.mark.slow),
     pytest.param(sparse_rows(900), {"n_clusters": 70, "sketch": NARROW_LABELS}, 8, id="sparse-narrow"),

@@ -15,7 +15,7 @@ from streamkm.sources import open_source
 from streamkm.sources.tables import csv_files
 from streamkm.sources.tables.csv_format import NULLS
 from tests.contracts import assemble
-from tests.tables import cases, row
+from tests.tables import cases, row, slow_but
 
 HEADER = "id,n,c,note\n"
 IDS = ["NA", "null", "None", "-", "?", "", "a,b", 'say "so"', "two\nlines", "7"]
@@ -95,7 +95,7 @@ def compare(path, text, target, options, *, newlines, null_values):
 @pytest.mark.parametrize(
     ("n_texts", "n_targets"), [(1, 1), pytest.param(50, 6, marks=[pytest.mark.slow, pytest.mark.timeout(3_600)])]
 )
-@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz"])
+@pytest.mark.parametrize("name", slow_but(["x.csv"], ["x.csv", "x.csv.gz"]))
 def test_every_cut_at_every_chunk_size(tmp_path, monkeypatch, reduced, name, n_texts, n_targets):
     """Values, ids and numbers of rows are those of the csv module, or the file is refused by name."""
     rng, n_read, n_refused = np.random.default_rng(2), 0, 0
