@@ -44,7 +44,10 @@ SLOW_IN_CONTRACTS = (
     "test_dense_is_csr[bool]",
 )
 """Cases of shipped contracts for which kernels are compiled that few fits use."""
-SLOW_CHECKS = ("sparse", "sample_weight", "readonly_memmap", "dtypes", "not_an_array", "pipeline", "idempotent")
+SLOW_CHECKS = (
+    "sparse", "sample_weight", "readonly_memmap", "dtype", "not_an_array", "pipeline", "idempotent", "general",
+    "subset_invariance", "takes_y", "nan_inf", "n_features_in",
+)  # fmt: skip
 """Words in names of scikit-learn's checks that are slow but of StreamKMeans: validation is the same for all."""
 WITH_COMPILED = {"test_compiling", "test_kernel_memory", "test_killed_commands", "test_memory", "test_processors"}
 """Modules whose processes take much longer, or are run twice, where kernels are not in the cache yet."""

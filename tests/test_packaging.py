@@ -163,6 +163,7 @@ def test_import_is_cheap():
     assert not modules_after(code).intersection(HEAVY)
 
 
+@pytest.mark.slow
 def test_commands_import_little(tmp_path):
     """Neither pandas, nor what of SciPy scikit-learn's metrics need."""
     import pandas as pd

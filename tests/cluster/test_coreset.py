@@ -21,7 +21,7 @@ from streamkm.kernels.seeding.row_draws import balance
 from streamkm.passes.reader import RowReader
 from streamkm.sources import open_source
 from tests import naive
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 
 def rng(seed=0):
@@ -139,7 +139,7 @@ def test_a_coreset_that_has_room_holds_exactly_the_rows(sparse):
     np.testing.assert_array_equal(coreset.weights, weights[coreset.row_ids])
 
 
-@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("weighted", slow_but([True], [True, False], full=True))
 def test_the_objective_of_any_centers_is_unbiased(weighted):
     """Within four standard errors."""
     X = rows(600)

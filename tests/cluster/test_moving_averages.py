@@ -47,7 +47,9 @@ def loop(X, weights, centers, schedule, seed):
     return centers
 
 
-@pytest.mark.parametrize(("dtype", "weighted"), [(np.float32, True), (np.float64, False)])
+@pytest.mark.parametrize(
+    ("dtype", "weighted"), slow_but([(np.float32, True)], [(np.float32, True), (np.float64, False)], full=True)
+)
 def test_epochs_are_those_of_a_naive_loop(weighted, dtype):
     X, weights = made(dtype=dtype)
     block = Block(X, row_d2norms(X), weights if weighted else np.empty(0))
@@ -170,6 +172,7 @@ def test_epochs_take_one_call_of_a_cluster(client, calls):
     np.testing.assert_array_equal(here.labels_, there.labels_)
 
 
+@pytest.mark.slow
 def test_epochs_on_drawn_rows_have_the_same_bits_in_a_worker_and_in_the_client(client, calls, monkeypatch):
     X, weights = made(12_000)
     few_rows(monkeypatch)

@@ -71,6 +71,7 @@ def test_a_block_costs_the_same_however_many_there_are(monkeypatch):
     assert max(sizes) < 4_000
 
 
+@pytest.mark.slow
 def test_blocks_go_to_workers_in_runs(client):
     """As chunks of files do: a block of its own would be some 18 transitions a pass."""
     array = many_blocks(500)

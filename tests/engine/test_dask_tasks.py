@@ -69,6 +69,7 @@ def fit_in_thread(X):
     return found[0]
 
 
+@pytest.mark.slow
 def test_a_fit_by_the_workers_of_the_task_itself_and_in_a_thread_of_it(busy, X, wanted):
     assert_same_bits(in_task(busy, fit_by_client, X), wanted)
     assert in_task(busy, abs, -1) == 1  # the thread that was given back is there again

@@ -142,6 +142,7 @@ def test_labels_of_many_clusters_stay_on_the_workers(counted, tmp_path):
 N_SMALL, D = 3_000, 16  # chunks of 64 rows, and features, of a first pass
 
 
+@pytest.mark.slow
 def test_a_first_pass_sends_the_client_little_more_than_the_sample(counted, tmp_path):
     """Each chunk alone has 64 candidates at least, and fewer rows than the coreset, which workers reduce."""
     relay, client = counted

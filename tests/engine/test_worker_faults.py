@@ -215,6 +215,7 @@ def shape_of(rows):
     return rows.X.shape
 
 
+@pytest.mark.slow
 def test_workers_that_take_no_rows_and_say_nothing(cluster, monkeypatch):
     """Nothing waits for them for ever: the rows go to others, as long as there are any."""
     started, client = cluster
@@ -264,6 +265,7 @@ def end_worker(item):
     os._exit(3)
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_itself_is_not_said_to_be_out_of_memory(cluster):
     def allow(n_failures, dask_scheduler=None):
         before, dask_scheduler.allowed_failures = dask_scheduler.allowed_failures, n_failures

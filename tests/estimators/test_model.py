@@ -435,8 +435,13 @@ def test_a_loaded_model_tells_what_the_fitted_one_does(tmp_path, estimator):
     assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
 
 
-@cases("estimator", [StreamKMeans, StreamKernelKMeans])
-@cases("drawn", [None, np.random.RandomState(3), np.int64(7)])
+@cases(
+    "estimator, drawn",
+    [
+        (StreamKMeans, None), (StreamKMeans, np.random.RandomState(3)), (StreamKernelKMeans, None),
+        (StreamKernelKMeans, np.int64(7)),
+    ],
+)  # fmt: skip
 def test_the_seed_gives_the_same_fit_again(estimator, drawn):
     X = np.random.default_rng(0).random((600, 30))
     options = {"init": "random", "n_init": 1, "max_iter": 2, "progress": False}

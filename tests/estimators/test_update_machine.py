@@ -293,7 +293,7 @@ def agreement(kmeans, which):
     return adjusted_rand_score(which, kmeans.labels_[-N_ROWS:])
 
 
-@pytest.mark.parametrize("k", [6, (3, 12)])
+@pytest.mark.parametrize("k", [pytest.param(6, marks=(pytest.mark.slow, pytest.mark.full)), (3, 12)])
 def test_wild_cells_leave_clusters_as_they_are(states, k):
     kmeans = pickle.loads(states[k])
     X, which = with_wild_cells(9)

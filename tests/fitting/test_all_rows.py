@@ -172,6 +172,7 @@ def test_wide_sparse_rows_are_all_clustered_by_default(small_sample):
     assert one.inertia_ <= 1.001 * sampled.inertia_
 
 
+@pytest.mark.slow
 def test_the_plain_pipeline_gives_the_same_bits_on_threads_and_on_a_cluster(client):
     """Sketched chunks together, k-means++ and Lloyd on all of them, as the README asks for it."""
     X, given = topic_rows(), {"sketch": SketchOptions("countsketch", 512), "chunk_bytes": 64_000}

@@ -193,6 +193,7 @@ def test_plain_values_and_single_walks_are_not_kept(tmp_path):
     assert kmeans().plan(iter([X])).cached_bytes == 0
 
 
+@pytest.mark.slow
 def test_rows_of_another_process_and_of_a_task_beside_others_are_not_kept(client, tmp_path):
     with h5py.File(tmp_path / "packed.h5", "w") as file:
         file.create_dataset("X", data=rows(), chunks=(PER_CHUNK, 6), compression="gzip")

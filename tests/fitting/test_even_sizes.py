@@ -178,7 +178,6 @@ def test_soft_bounds_move_no_row():
         {"sketch": "pca"},
         {"coreset": None},
         {"refine": 1},
-        {"executor": 3},
     ],
 )
 def test_other_fits_keep_sizes_too(parameters):

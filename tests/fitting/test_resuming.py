@@ -359,7 +359,7 @@ BETTER = {
 }
 
 
-@pytest.mark.parametrize("name", BETTER)
+@pytest.mark.parametrize("name", slow_but(["directions"], BETTER, full=True))
 def test_rows_in_a_space_that_was_found_in_a_pass_before_are_kept_too(tmp_path, stop, name):
     X = np.random.default_rng(0).normal(size=(2000, 40)) * np.linspace(1, 3, 40)
     kmeans = BETTER[name].set_params(progress=False, executor=1)

@@ -17,7 +17,7 @@ from streamkm.engine.reduction import RUN_LENGTH, RUNS
 from streamkm.planning import request as fit_request
 from tests.dask_processes import assert_same_bits
 from tests.limits import limited
-from tests.tables import row
+from tests.tables import row, slow_but
 
 N_ROWS = 2 * SMALLEST_SEARCH_ROWS
 WIDTH = 3 * SMALL_ENTRIES // (2 * N_ROWS)
@@ -112,13 +112,13 @@ CASES = {
 FROM_FILES = {"blocks, read ahead", "spilled"}
 LIKE_OTHERS = {
     "sample, f4", "sample, f8", "sample, u1", "sample, k-means||", "sample, LS++", "sample, CSR f8 sketched",
-    "sample, many clusters", "blocks, f8", "blocks, sketched", "blocks, many clusters", "blocks, drawn from",
-    "kernel, sample",
+    "sample, many clusters", "blocks, f8", "blocks, sketched", "blocks, many clusters", "kernel, sample",
 }  # fmt: skip
 """Cases that have another type, start, sketch or coreset than one that every run has: slow tests have all."""
 ON_A_CLUSTER = "sample, CSR f4"
-WHERE_REDUCED = LIKE_OTHERS - {"blocks, drawn from"} | {"blocks", ON_A_CLUSTER}
-"""Cases of slow tests of reduced runs: quick tests have others like these on threads."""
+WHERE_REDUCED = LIKE_OTHERS | {"blocks", ON_A_CLUSTER}
+"""Cases of slow tests of reduced runs: tests on threads have the others."""
+QUICK = ("sample, weights", "blocks", "blocks, read ahead")
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def fitted(tmp_path, monkeypatch):
     return fit
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in LIKE_OTHERS | {ON_A_CLUSTER}])
+@pytest.mark.parametrize("name", slow_but(QUICK, [name for name in CASES if name not in LIKE_OTHERS | {ON_A_CLUSTER}]))
 def test_threads_change_no_bit(fitted, name):
     assert_same_bits(fitted(name, 3, far=True), fitted(name, 1, far=True))
 

@@ -45,7 +45,6 @@ def unit(X):
     [
         ("float64", {}),
         ("float32", {"chunk_bytes": 4000}),
-        ("float64", {"refine": 2}),
         ("float32", {"sketch": CountSketch(8, 0)}),
         ("csr", {"refine": 2, "chunk_bytes": 4000}),
     ],

@@ -21,7 +21,7 @@ from streamkm.metrics.cluster_details import Wording, mean_silhouette
 from streamkm.metrics.cluster_summary import ClusterDrift, Moved
 from streamkm.metrics.drift import compare
 from streamkm.metrics.drift_report import MOST_SHOWN, Drift, DriftFigure, Update
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 WORDING = Wording(lambda number: f"x{number}", 3)
 NONE = np.empty((0, 8))
@@ -47,7 +47,7 @@ def verdicts(updates, k, seed):
     return [drift.verdict for drift in found if drift is not None]
 
 
-@pytest.mark.parametrize("kind", ["log-normal", "t"])
+@pytest.mark.parametrize("kind", slow_but(["t"], ["log-normal", "t"], full=True))
 def test_rows_without_change_are_stable(kind):
     rng = np.random.default_rng([5, 0])
     told = verdicts((heavy(kind, rng) for _ in range(14)), 10, 0)

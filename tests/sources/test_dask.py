@@ -142,7 +142,7 @@ def test_a_block_of_a_type_that_would_be_cast_with_loss(kind, declared, held):
         source.read(second)
 
 
-@cases("kind", ["array", "frame", "table"])
+@cases("kind", ["array", "table"])
 def test_a_block_of_another_type_on_workers(client, kind):
     X = of_other_type(kind, "i8", "f8")
     X = open_source(X, columns=["c", "a"]) if kind == "table" else X

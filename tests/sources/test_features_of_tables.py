@@ -62,10 +62,14 @@ def readers(folder):
     yield pa.ipc.open_file(folder / "x.arrow").read_all()
 
 
-@cases("frame, index", [
-        (SHUFFLED, "__index_level_0__"),
+@pytest.mark.parametrize(
+    ("frame", "index"),
+    [
+        pytest.param(SHUFFLED, "__index_level_0__", marks=(pytest.mark.slow, pytest.mark.full)),
         (SHUFFLED.set_index(pd.MultiIndex.from_arrays([SHUFFLED.index, GROUP])), "__index_level_1__"),
-    ])  # fmt: skip
+    ],
+    ids=["one level", "two levels"],
+)
 def test_the_same_file_has_the_same_clusters(tmp_path, frame, index):
     writers(frame, tmp_path)
     wanted = fitted(frame)
