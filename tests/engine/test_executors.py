@@ -393,6 +393,7 @@ def on_threads(path):
     return StreamKMeans(5, executor=2, **SETTINGS).fit(path)
 
 
+@pytest.mark.slow
 def test_shards_of_many_rows_take_more_calls(client, path, on_threads, monkeypatch):
     """With the bits of threads."""
     monkeypatch.setattr(dask_workers, "SHARD_ROWS", 1_000)

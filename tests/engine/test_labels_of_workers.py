@@ -228,6 +228,7 @@ def test_what_is_written_of_a_fit_needs_no_labels_and_copies_have_them(client, p
         np.testing.assert_array_equal(copied.dask_labels_.compute(scheduler="sync"), wanted.labels_)
 
 
+@pytest.mark.slow
 def test_labels_are_gone_with_the_client(cluster, path, wanted):
     with Client(cluster[0].address, set_as_default=False) as client:
         model, gathered = fit_on(client, path), fit_on(client, path)

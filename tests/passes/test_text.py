@@ -489,6 +489,7 @@ def test_a_fit_of_more_documents_than_the_sample_goes_on_where_it_was(tmp_path, 
 
 
 @pytest.mark.usefixtures("sample_of_10_000")
+@pytest.mark.slow
 def test_a_cluster_of_workers_finds_the_words_that_threads_find(client):
     X = short_texts(MANY_TEXTS)
     given = {"coreset": "uniform", "chunk_bytes": 60_000, "random_state": 0, "progress": False}

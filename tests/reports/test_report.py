@@ -248,7 +248,7 @@ def test_a_report_has_one_silhouette_and_says_of_which_rows(tmp_path):
     sketched = StreamKMeans(5, sketch=SketchOptions("countsketch", 4), random_state=0, progress=False).fit(X)
     sketched.report(tmp_path / "x.html")
     assert "of 500 sampled rows, sketched, with its standard error" in (tmp_path / "x.html").read_text("utf-8")
-    few = StreamKMeans(400, n_init=1, max_iter=1, random_state=0, progress=False).fit(X[:800])
+    few = StreamKMeans(201, n_init=1, max_iter=1, random_state=0, progress=False).fit(X[:402])
     assert "silhouette" not in summarize(few)["result"]
     few.report(tmp_path / "x.html")
     assert "<dt>simplified silhouette</dt>" in (tmp_path / "x.html").read_text("utf-8")
