@@ -31,7 +31,7 @@ from streamkm.passes.sizes import FitSizes, UpdateSizes
 from streamkm.passes.sketch import Sketched
 
 LABEL_BYTES = 5  # of a row whose label is gathered: the label, and a flag while it is checked
-EDGE_BYTES = 512  # of a row near the border of its cluster, with its candidates, while prices are found
+EDGE_BYTES = 768  # of a row near the border of its cluster, with its candidates, while prices are found
 DRAWN_SLACK = 1.25  # of rows that a call may draw; see `seeding.draws`
 
 logger = logging.getLogger(__name__)
