@@ -190,7 +190,7 @@ class EdgeRule:
     room: NDArray[np.float64]
     limit: float = np.inf  # of differences, for clusters that need not lose rows
     # all candidates but one take rows, and each row sees one in so many of these, so that all are seen; 0: one does
-    n_parts: int = 0
+    one_in: int = 0
 
     def edges(
         self,
@@ -206,7 +206,7 @@ class EdgeRule:
             labels, gaps = known
             kept = np.flatnonzero((gaps <= self.limit) | (self.room[labels] < 0))
             X, rows, labels, weights = X[kept], rows[kept], labels[kept], weights[kept] if len(weights) else weights
-        shape = len(rows), min(CANDIDATES, n_clusters - 1) if self.n_parts == 0 else 1
+        shape = len(rows), min(CANDIDATES, n_clusters - 1) if self.one_in == 0 else 1
         near, taking = np.empty(shape, np.int32), np.empty((shape[0], CANDIDATES + 1 - shape[1]), np.int32)
         barred, none = np.zeros((shape[0], CANDIDATES + 2), np.bool_), np.zeros(n_clusters, np.float32)
         turns = np.random.default_rng(0).integers(1 << 63, size=n_clusters, dtype=np.uint64)
@@ -219,8 +219,8 @@ class EdgeRule:
             lowest_columns(scores, none, near[here])
             np.put_along_axis(scores, near[here].astype(np.intp), np.inf, axis=1)
             scores[:, self.room <= 0] = np.inf
-            if self.n_parts > 1:
-                scores[(rows[here, None].astype(np.uint64) * turns >> 32) % self.n_parts > 0] = np.inf
+            if self.one_in > 1:
+                scores[(rows[here, None].astype(np.uint64) * turns >> 32) % self.one_in > 0] = np.inf
             lowest_columns(scores, none, taking[here])
             barred[here, 1 + shape[1] :] = np.isinf(np.take_along_axis(scores, taking[here].astype(np.intp), axis=1))
         candidates = np.concatenate([labels[:, None], near, taking], axis=1)

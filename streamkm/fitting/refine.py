@@ -93,14 +93,14 @@ def _tuned(context: FitContext, state: FitState, evened: Evened) -> NDArray[np.f
         return state.centers if is_round else totals.means(fallback=state.centers)
     soft, room = len(settings.cluster_size or ()) == 3, bounds.cap - totals.counts
     state.moves = edges.moved(totals.counts, SizeBounds(0, np.inf) if soft else bounds)
-    left, n_parts = bounds.outside(state.moves.counts), -(-int((room > 0).sum()) // CANDIDATES)
+    left, one_in = bounds.outside(state.moves.counts), max(1, -(-int((room > 0).sum()) // CANDIDATES))
     if soft or left <= BEYOND:
         return None
-    if rule.n_parts >= max(1, n_parts):
-        warnings.warn(f"{left:,.6g} rows are outside the bounds of sizes", StreamkmWarning, stacklevel=4)
+    if rule.one_in >= one_in:
+        said = f"sizes miss the bounds of cluster_size by {left:,.6g} rows in all; widen them"
+        warnings.warn(said, StreamkmWarning, stacklevel=6)
         return None
-    n_parts = min(CANDIDATES * rule.n_parts, n_parts) or 1
-    state.evened = replace(evened, rule=replace(rule, room=room, n_parts=n_parts))
+    state.evened = replace(evened, rule=replace(rule, room=room, one_in=min(max(1, CANDIDATES * rule.one_in), one_in)))
     return state.centers
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from streamkm import StreamKMeans
+from streamkm.cluster import even_sizes
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.even_sizes import Edges, SizeBounds
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from tests.dask_processes import assert_same_bits
 from tests.tables import cases
 
@@ -99,6 +100,17 @@ def test_small_clusters_that_lie_near_no_row_are_filled():
     groups, shares = 6 * rng.normal(size=(40, 16)), rng.dirichlet(np.full(40, 0.5))
     X = groups[rng.choice(40, 12_000, p=shares)] + rng.normal(size=(12_000, 16))
     check(X, 150, 76, 84, fitted(X, 150, (0.95, 1.05)))
+
+
+def test_sizes_that_miss_their_bounds_are_told(monkeypatch):
+    """Too few rows are kept to move as many equal ones as must go."""
+    monkeypatch.setattr(even_sizes, "EDGE_ROWS", 64)
+    monkeypatch.setattr(even_sizes, "ROWS_PER_CLUSTER", 1)
+    X = np.concatenate([np.zeros((300, 4)), normals(300, 4)])
+    with pytest.warns(StreamkmWarning, match=r"miss the bounds of cluster_size by [0-9,]+ rows in all; widen") as told:
+        estimator = fitted(X, 20, (30, 30))
+    assert told[0].filename == __file__
+    assert sizes_of(estimator, 20).max() == estimator.size_balance_["largest"] > 30
 
 
 def test_centers_move_to_where_rows_are():
