@@ -8,9 +8,9 @@ Algorithmica 20 (1998).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, floor
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -34,8 +34,11 @@ SWEEPS, COLD, DAMPING, LEAST_SLOPE = 40, 0.03, 0.7, 0.01  # of prices in each; s
 EDGE_ROWS, ROWS_PER_CLUSTER = 1 << 16, 8  # that are drawn in a round, or kept in a pass, at most: the larger number
 FAR_OUTSIDE = 0.05  # share of the rows outside the bounds, by which centers are moved elsewhere
 MOST_OUTSIDE = 0.015  # share of the rows outside the bounds, by which more is done than moves of single rows
+MOST_STARVED = 1e-3  # share of the clusters that prices leave below half of the floor, likewise
 MOVABLE, MOST_MOVABLE = 1000, 20_000  # fewest and most moves among which are chosen at once
+FAR = 100.0  # what a row outside the bounds costs, in units of the dearest move
 SIZE_ROUNDS = 2  # passes that tune prices, at most
+Floats: TypeAlias = NDArray[np.float64]
 BEYOND = 1e-6  # weight outside the bounds that is a rounding error
 
 
@@ -58,10 +61,8 @@ class SizeBounds:
         if whole:  # to within one row, if the mean is no whole number
             least, most = min(ceil(least), max(floor(mean), int(least))), max(floor(most), min(ceil(mean), ceil(most)))
         if least > most or least * n_clusters > total or most * n_clusters < total:
-            sizes = (
-                f"clusters of {least:,.6g} to {most:,.6g} hold {least * n_clusters:,.6g} to {most * n_clusters:,.6g}"
-            )
-            why = f"{n_clusters:,} {sizes}, and there are {total:,.6g} rows"
+            held = f"{least * n_clusters:,.6g} to {most * n_clusters:,.6g}, and there are {total:,.6g} rows"
+            why = f"{n_clusters:,} clusters of {least:,.6g} to {most:,.6g} hold {held}"
             raise InvalidParameterError(f"cluster_size={tuple(given[:2])} cannot be kept: {why}")
         return cls(least, most)
 
@@ -69,7 +70,7 @@ class SizeBounds:
         """The bounds for a part of the rows."""
         return SizeBounds(self.floor * factor, self.cap * factor)
 
-    def outside(self, counts: NDArray[np.float64]) -> float:
+    def outside(self, counts: Floats) -> float:
         """Weight above the cap and below the floor."""
         return float(np.maximum(counts - self.cap, 0).sum() + np.maximum(self.floor - counts, 0).sum())
 
@@ -80,18 +81,8 @@ class Moves:
 
     rows: NDArray[np.int64]  # (r,): their numbers
     labels: NDArray[np.int32]  # (r,): their new clusters
-    counts: NDArray[np.float64]  # (k,): sizes of all clusters then
+    counts: Floats  # (k,): sizes of all clusters then
     cost: float  # of squared distances and prices
-
-    def balance(self, totals: Totals, evened: Evened, factor: float) -> dict[str, float]:
-        """What `size_balance_` tells, by the sums of the last pass, its prices, and sizes without."""
-        mean, cost = float(self.counts.mean()), self.cost - float((self.counts - totals.counts) @ evened.table_prices)
-        d2 = totals.d2 + cost
-        told = {"n_moved": len(self.rows), "inertia_before": factor * totals.d2, "inertia_after": factor * d2}
-        for when, sizes in (("_before", evened.sizes), ("", self.counts)):
-            told |= {"smallest" + when: factor * float(sizes.min()), "largest" + when: factor * float(sizes.max())}
-        variation, largest = float(self.counts.std()) / mean, float(self.counts.max()) / mean
-        return told | {"variation": variation, "largest_over_mean": largest}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +90,16 @@ class Edges:
     """Rows near the border of their cluster, and the clusters that they may belong to."""
 
     rows: NDArray[np.int64]  # (e,): numbers of the rows
-    weights: NDArray[np.float64]  # (e,)
+    weights: Floats  # (e,)
     candidates: NDArray[np.int32]  # (e, M): clusters, the row's own first
-    costs: NDArray[np.float64]  # (e, M): squared distance and price, less those of the row's own cluster
+    costs: Floats  # (e, M): squared distance and price, less those of the row's own cluster
 
-    def cheapest(self, change: NDArray[np.float64]) -> NDArray[np.int32]:
+    def cheapest(self, change: Floats) -> NDArray[np.int32]:
         """Cluster of each row (e,) once prices have changed (k,)."""
         best = (self.costs + change[self.candidates]).argmin(axis=1)
         return self.candidates[np.arange(len(best)), best]
 
-    def tuned(
-        self, counts: NDArray[np.float64], prices: NDArray[np.float64], bounds: SizeBounds
-    ) -> NDArray[np.float64]:
+    def tuned(self, counts: Floats, prices: Floats, bounds: SizeBounds) -> Floats:
         """Prices by which the sizes keep the bounds, as far as these rows can tell. O(e * M) a sweep.
 
         Rows are shared out among their candidates, the more to the cheapest the colder it gets; a price moves by what
@@ -140,45 +129,50 @@ class Edges:
             found = np.clip(wanted, np.maximum(found - heat, prices - trust), np.minimum(found + heat, prices + trust))
         return best
 
-    def moved(self, counts: NDArray[np.float64], bounds: SizeBounds) -> Moves:
-        """The cheapest moves of rows that bring sizes (k,) within the bounds: linear programs over the cheapest ones.
+    def moved(self, before: Moves, bounds: SizeBounds) -> Moves:
+        """The moves before, and the cheapest of other rows that bring sizes within the bounds.
 
-        Their solutions are whole numbers if rows weigh alike, and asked to be otherwise. What candidates do not allow
-        stays outside.
+        Linear programs over the cheapest ones, whose solutions are whole numbers if rows weigh alike, and asked to be
+        otherwise. What candidates do not allow stays outside.
         """
-        from scipy.optimize import LinearConstraint, milp  # few fits need it
+        from scipy.optimize import Bounds, LinearConstraint, milp  # few fits need it
 
-        n_clusters, width, chosen = len(counts), self.costs.shape[1] - 1, np.zeros(len(self.rows), np.intp)
+        counts, n_clusters, width = before.counts, len(before.counts), self.costs.shape[1] - 1
+        chosen, beyond = np.zeros(len(self.rows), np.intp), sp.eye_array(n_clusters)
         costs = (self.costs[:, 1:] * self.weights[:, None]).ravel()
         order = np.argsort(costs, kind="stable")[: np.isfinite(costs).sum()]
-        far, beyond = 1e3 * (1 + costs[order[-1:]].sum()), sp.eye_array(n_clusters)
-        n_some = min(int(8 * bounds.outside(counts) / self.weights.mean()) + MOVABLE, MOST_MOVABLE)
+        n_some = min(int(8 * bounds.outside(counts) / self.weights.mean()) + MOVABLE, MOST_MOVABLE) if len(order) else 1
         for first in range(0, len(order), n_some):
-            if bounds.outside(counts) <= BEYOND:
-                break
             some = order[first : first + n_some]
             some = some[chosen[some // width] == 0]
+            if not len(some) or bounds.outside(counts) <= BEYOND:
+                continue
             rows, places, at, shape = some // width, some % width + 1, np.arange(len(some)), (n_clusters, len(some))
             weights, to = self.weights[rows], self.candidates[rows, places]
             change = sp.csr_array((weights, (to, at)), shape)
             change -= sp.csr_array((weights, (self.candidates[rows, 0], at)), shape)
-            once = sp.csr_array((np.ones(len(some)), (np.unique(rows, return_inverse=True)[1], at)))
-            none = sp.csr_array((once.shape[0], n_clusters))
+            most = np.append(np.maximum(bounds.floor - counts, 0), np.maximum(counts - bounds.cap, 0))
+            once = np.unique(rows, return_inverse=True)[1]
+            once = sp.csr_array((np.ones(len(some)), (once, at)), (len(some), len(some) + 2 * n_clusters))
             result = milp(
-                np.append(costs[some], np.full(2 * n_clusters, far)),
+                np.append(costs[some] / max(costs[some[-1]], BEYOND), np.full(2 * n_clusters, FAR)),
                 constraints=[
-                    LinearConstraint(sp.hstack([once, none, none]), 0, 1),
+                    LinearConstraint(once, 0, 1),
                     LinearConstraint(sp.hstack([change, beyond, -beyond]), bounds.floor - counts, bounds.cap - counts),
                 ],
+                bounds=Bounds(0, np.append(np.full(len(some), np.inf), most)),
                 integrality=np.repeat([np.ptp(self.weights) > 0, False], [len(some), 2 * n_clusters]),
                 options={"mip_rel_gap": 0.01},
             )
+            if result.x is None:  # presolving may fail where nothing can move
+                continue
             taken = np.flatnonzero(result.x[: len(some)] > 0.5)
             chosen[rows[taken]] = places[taken]
             counts = counts + change[:, taken].sum(axis=1)
         there = np.flatnonzero(chosen)
         labels, cost = self.candidates[there, chosen[there]], self.costs[there, chosen[there]] @ self.weights[there]
-        return Moves(self.rows[there], labels, counts, float(cost))
+        rows, labels = np.append(before.rows, self.rows[there]), np.append(before.labels, labels)
+        return Moves(rows, labels, counts, before.cost + float(cost))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,58 +180,69 @@ class EdgeRule:
     """The rows whose candidates a pass keeps: those with the least differences to another cluster."""
 
     most: int
-    # (k,): above 0 for clusters that take rows, as those at their floor while prices are tuned; below 0 if rows must go
-    room: NDArray[np.float64]
-    limit: float = np.inf  # of differences, for clusters that need not lose rows
-    # all candidates but one take rows, and each row sees one in so many of these, so that all are seen; 0: one does
-    one_in: int = 0
+    limit: float = np.inf  # of differences
+    # (k,): 1 for clusters that take rows, -1 for those that give them; empty while prices are tuned, for all of them
+    roles: NDArray[np.int8] = field(default_factory=lambda: np.empty(0, np.int8))
+    one_in: int = 1  # each row sees one in so many of the clusters that take rows, so that all are seen
+    moved: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # rows that are left out
 
     def edges(
         self,
         X: Matrix,
         table: NearestCenters,
         rows: NDArray[np.int64],
-        weights: NDArray[np.float64],
-        known: tuple[NDArray[np.int32], NDArray[np.float64]] | None = None,
+        weights: Floats,
+        known: tuple[NDArray[np.int32], Floats] | None = None,
     ) -> Edges:
         """Candidates of rows (n, m), of those near a border if labels and gaps (n,) are `known`. O(n * m * k)."""
-        labels, n_clusters = np.empty(len(rows), np.int32), table.n_clusters
         if known is not None:
             labels, gaps = known
-            kept = np.flatnonzero((gaps <= self.limit) | (self.room[labels] < 0))
+            going = self.roles[labels] < 0 if len(self.roles) else gaps <= self.limit
+            kept = np.flatnonzero(going & ~np.isin(rows, self.moved))
             X, rows, labels, weights = X[kept], rows[kept], labels[kept], weights[kept] if len(weights) else weights
-        shape = len(rows), min(CANDIDATES, n_clusters - 1) if self.one_in == 0 else 1
-        near, taking = np.empty(shape, np.int32), np.empty((shape[0], CANDIDATES + 1 - shape[1]), np.int32)
-        barred, none = np.zeros((shape[0], CANDIDATES + 2), np.bool_), np.zeros(n_clusters, np.float32)
-        turns = np.random.default_rng(0).integers(1 << 63, size=n_clusters, dtype=np.uint64)
-        for first in range(0, len(rows), max(1, SCORES // n_clusters)):
-            here = slice(first, min(first + max(1, SCORES // n_clusters), len(rows)))
-            scores = np.array(table.scores(rows_between(X, here.start, here.stop)), np.float32, order="C")
-            if known is None:
-                labels[here] = scores.argmin(axis=1)
-            scores[np.arange(len(scores)), labels[here]] = np.inf
-            lowest_columns(scores, none, near[here])
-            np.put_along_axis(scores, near[here].astype(np.intp), np.inf, axis=1)
-            scores[:, self.room <= 0] = np.inf
-            if self.one_in > 1:
-                scores[(rows[here, None].astype(np.uint64) * turns >> 32) % self.one_in > 0] = np.inf
-            lowest_columns(scores, none, taking[here])
-            barred[here, 1 + shape[1] :] = np.isinf(np.take_along_axis(scores, taking[here].astype(np.intp), axis=1))
-        candidates = np.concatenate([labels[:, None], near, taking], axis=1)
+        takers = np.flatnonzero(self.roles > 0) if len(self.roles) else np.arange(table.n_clusters)
+        near, parts = np.empty((len(rows), CANDIDATES + 1), np.int32), np.arange(len(takers)) % self.one_in
+        for part in range(self.one_in):
+            seeing = np.flatnonzero(rows % self.one_in == part)
+            near[seeing] = _cheapest(X[seeing], table, takers[parts == part], near.shape[1])
+        labels = near[:, 0] if known is None else labels
+        others = np.take_along_axis(near, np.argsort(near == labels[:, None], axis=1, kind="stable"), axis=1)[:, :-1]
+        barred = (others < 0) | (others == labels[:, None])
+        candidates = np.hstack([labels[:, None], np.where(barred, labels[:, None], others)])
         costs = np.stack([row_d2(X, np.ascontiguousarray(each), table) for each in candidates.T], axis=1)
-        costs += table.prices[candidates]
-        costs = np.where(barred, np.inf, np.maximum(costs - costs[:, :1], 0))
+        costs = np.maximum(costs + table.prices[candidates] - costs[:, :1] - table.prices[labels][:, None], 0)
+        costs[:, 1:][barred] = np.inf
         return Edges(rows, weights if len(weights) else np.ones(len(rows)), candidates, costs)
+
+    def among(self, moves: Moves, bounds: SizeBounds) -> EdgeRule:
+        """The rule for the rows that still have to move: out of clusters that are too large, then to too small ones."""
+        counts, gives, takes = moves.counts, moves.counts > bounds.cap + BEYOND, moves.counts < bounds.cap
+        if not gives.any():
+            gives, takes = counts > bounds.floor, counts < bounds.floor
+        # rows that are alike see the same clusters, which should have room for twice the rows of one
+        wanted = 2 * (counts.max() - bounds.cap) / (CANDIDATES * (bounds.cap - counts[takes]).mean())
+        one_in = int(np.clip(np.ceil(wanted), 1, 1 + takes.sum() // CANDIDATES))
+        return replace(self, roles=takes.astype(np.int8) - gives, one_in=one_in, moved=moves.rows)
 
     def joined(self, parts: Sequence[Edges]) -> Edges:
         """The rows that are kept, in the order of their numbers."""
         names = ("rows", "weights", "candidates", "costs")
         whole = Edges(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-        if len(whole.rows) <= self.most or whole.costs.shape[1] < 2:
-            return whole
-        later = self.room[whole.candidates[:, 0]] >= 0
-        kept = np.sort(np.lexsort((whole.rows, whole.costs[:, 1:].min(axis=1), later))[: self.most])
+        kept = np.sort(np.lexsort((whole.rows, whole.costs[:, 1:].min(axis=1)))[: self.most])
         return Edges(*(getattr(whole, name)[kept] for name in names))
+
+
+def _cheapest(X: Matrix, table: NearestCenters, columns: NDArray[np.intp], n_wanted: int) -> NDArray[np.int32]:
+    """Clusters among `columns` with the least squared distances and prices (n, n_wanted); -1 where there are fewer."""
+    out = np.full((X.shape[0], n_wanted), -1, np.int32)
+    found, step = out[:, : len(columns)].copy(), max(1, SCORES // len(columns))
+    if len(columns) < table.n_clusters:
+        table = NearestCenters.build(table.centers[columns], table.dtype, prices=table.prices[columns])
+    for first in range(0, X.shape[0], step):
+        scores = np.array(table.scores(rows_between(X, first, first + step)), np.float32, order="C")
+        lowest_columns(scores, np.zeros(len(columns), np.float32), found[first : first + step])
+    out[:, : len(columns)] = columns[found]
+    return out
 
 
 def edge_rows(n_rows: float, n_clusters: int) -> int:
@@ -264,73 +269,73 @@ class DrawnEdges(Map[Edges]):
 class Evened:
     """Prices of clusters, and what held rows tell of them."""
 
-    prices: NDArray[np.float64]  # (k,): at a floor below 0
-    sizes: NDArray[np.float64]  # (k,): weights of the clusters without prices
+    prices: Floats  # (k,): at a floor below 0
+    sizes: Floats  # (k,): weights of the clusters without prices
     rule: EdgeRule  # for the next pass over all rows
+    moves: Moves | None = None  # None while prices are tuned
 
     @property
-    def table_prices(self) -> NDArray[np.float64]:
+    def table_prices(self) -> Floats:
         """The prices from 0 on."""
         return self.prices - self.prices.min()
 
+    def balance(self, moves: Moves, totals: Totals, factor: float) -> dict[str, float]:
+        """What `size_balance_` tells, by the sums of the last pass."""
+        counts, told = moves.counts, {"n_moved": len(moves.rows), "inertia_before": factor * totals.d2}
+        cost = moves.cost - float((counts - totals.counts) @ self.table_prices)
+        told["inertia_after"] = factor * (totals.d2 + cost)
+        for when, sizes in (("_before", self.sizes), ("", counts)):
+            told |= {"smallest" + when: factor * float(sizes.min()), "largest" + when: factor * float(sizes.max())}
+        shares = counts / counts.mean()
+        return told | {"variation": float(shares.std()), "largest_over_mean": float(shares.max())}
+
 
 def even_out(
-    blocks: Blocks,
-    centers: NDArray[np.float64],
-    n_clusters: int,
-    bounds: SizeBounds,
-    seed: int,
-    n_rows: int,
-    placed: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None,
-) -> tuple[NDArray[np.float64], Evened]:
+    blocks: Blocks, centers: Floats, bounds: SizeBounds, seed: int, n_rows: int, placed: Callable[..., Floats] | None
+) -> tuple[Floats, Evened]:
     """Find centers (k, m) and prices by turns, so that the sizes of clusters of held rows keep the bounds.
 
-    Centers that are missing are made up by copies. `n_rows`: all rows. `placed`: as of `lloyd`.
+    `n_rows`: all rows. `placed`: as of `lloyd`.
     """
-    centers, prices, missed = centers[np.arange(n_clusters) % len(centers)], np.zeros(n_clusters), np.zeros(n_clusters)
+    n_clusters, rng, known = len(centers), np.random.default_rng(seed), False
     n_parts, most = -(-blocks.n_rows // edge_rows(blocks.n_rows, n_clusters)), edge_rows(n_rows, n_clusters)
-    before, labels, limit, wanted = np.full(n_clusters, blocks.total_weight), None, np.inf, 1
-    rng = np.random.default_rng(seed)
+    before, labels, limit, rule = np.full(n_clusters, blocks.total_weight), None, np.inf, EdgeRule(blocks.n_rows)
+    prices = missed = np.zeros(n_clusters)  # `missed` by the drawn rows, of the sizes, if these are `known`
     for index in range(ROUNDS if n_clusters > 1 else 0):
-        priced, rule = replace(blocks, prices=prices - prices.min()), EdgeRule(blocks.n_rows, np.maximum(-prices, 0))
-        drawn = DrawnEdges(priced.table(centers), rule, n_parts, seed)
+        drawn = DrawnEdges(replace(blocks, prices=prices - prices.min()).table(centers), rule, n_parts, seed)
         edges = rule.joined(list(outputs(drawn, blocks.placed(), blocks.executor, Stage("sizes"))))
         share = float(edges.weights.sum()) / blocks.total_weight
-        sizes = np.bincount(edges.candidates[:, 0], edges.weights, n_clusters)
-        before, part = sizes / share if index == 0 else before, bounds.times(share)
-        change = edges.tuned(sizes + missed, prices, part) - prices
-        prices, found = prices + change, edges.cheapest(change)
-        sizes = np.bincount(found, edges.weights, n_clusters)
-        outside = part.outside(sizes + missed) / sizes.sum()
+        now = np.bincount(edges.candidates[:, 0], edges.weights, n_clusters)
+        before, part = now / share if index == 0 else before, bounds.times(share)
+        change = edges.tuned(now + missed, prices, part) - prices
+        prices, found = prices + change, np.bincount(edges.cheapest(change), edges.weights, n_clusters)
         limit = float(np.quantile(edges.costs[:, 1], most / n_rows)) if most < n_rows else np.inf
-        if index >= wanted and outside <= MOST_OUTSIDE:
+        sizes, outside = found + missed, part.outside(found + missed) / found.sum()
+        starved = known and (sizes < part.floor / 2).sum() > MOST_STARVED * n_clusters
+        if known and outside <= MOST_OUTSIDE and not starved:
             break
-        if outside > (MOST_OUTSIDE if index else FAR_OUTSIDE):
-            prices, wanted = prices[_relocate(edges, centers, change, part, rng)], index + 3
+        known = not starved and outside <= (MOST_OUTSIDE if known else FAR_OUTSIDE)
+        if not known:
+            prices = prices[_relocate(edges, centers, change, sizes, part, rng)]
         totals, labels = replace(blocks, prices=prices - prices.min()).step(centers, labels, "sizes")
-        missed = (wanted == 1) * (share * totals.counts - sizes)  # by the drawn rows
-        centers = totals.means(fallback=centers)
-        if placed is not None:
-            centers = placed(centers)
-    return centers, Evened(prices, before, EdgeRule(most, np.maximum(-prices, 0), limit))
+        missed = known * (share * totals.counts - found)
+        centers = totals.means(fallback=centers) if placed is None else placed(totals.means(fallback=centers))
+    return centers, Evened(prices, before, EdgeRule(most, limit))
 
 
 def _relocate(
-    edges: Edges, centers: NDArray[np.float64], change: NDArray[np.float64], bounds: SizeBounds, rng: Generator
+    edges: Edges, centers: Floats, change: Floats, sizes: Floats, bounds: SizeBounds, rng: Generator
 ) -> NDArray[np.intp]:
     """Move centers that are missed least to clusters that prices leave too large; return whose price each has now."""
-    labels = edges.cheapest(change)
-    sizes = np.bincount(labels, edges.weights, len(centers)).astype(np.float64)
-    above, owners = np.maximum(sizes - bounds.cap, 0), np.arange(len(sizes))
+    labels, above, owners = edges.cheapest(change), np.maximum(sizes - bounds.cap, 0), np.arange(len(sizes))
     gaps = np.diff(np.sort(edges.costs + change[edges.candidates], axis=1)[:, :2], axis=1)[:, 0]
     lost = np.bincount(labels, edges.weights * gaps, len(sizes))
-    lost[sizes < bounds.floor / 2] = -1
-    lost[above > 0] = np.inf
+    lost = np.where(above > 0, np.inf, np.where(sizes < bounds.floor / 2, -1, lost))
     wanted = max(1, int((lost < 0).sum()), int(bounds.outside(sizes) / sizes.mean() / 2))
     gone = np.argsort(lost, kind="stable")[: min(wanted, int(np.isfinite(lost).sum()), len(sizes) // 2)]
     shares = edges.weights * ((above if above.any() else sizes) / np.maximum(sizes, BEYOND))[labels]
     rows = rng.choice(len(labels), len(gone), p=shares / shares.sum())
     owners[gone] = beside = labels[rows]
     other = edges.candidates[rows, rng.integers(1, 1 + min(CANDIDATES, len(sizes) - 1), len(gone))]
-    centers[gone] = centers[beside] + rng.uniform(0.02, 0.3, (len(gone), 1)) * (centers[other] - centers[beside])
+    centers[gone] = centers[beside] + rng.uniform(0.001, 0.1, (len(gone), 1)) * (centers[other] - centers[beside])
     return owners

@@ -132,9 +132,9 @@ def set_fitted(estimator: Any, fit: FitState, model: Model, context: FitContext,
     set_model(estimator, model, cluster_centers_=rounded, cluster_means_=means)
     estimator.counts_ = factor * counts
     estimator.inertia_ = factor * d2
-    if fit.moves is not None and fit.evened is not None:
-        estimator.size_balance_ = fit.moves.balance(assigned.totals, fit.evened, factor)
-        estimator.counts_, estimator.inertia_ = factor * fit.moves.counts, estimator.size_balance_["inertia_after"]
+    if fit.evened is not None and (moves := fit.evened.moves) is not None:
+        estimator.size_balance_ = told = fit.evened.balance(moves, assigned.totals, factor)
+        estimator.counts_, estimator.inertia_ = factor * moves.counts, told["inertia_after"]
     estimate = fit.inertia_estimate
     expected = (None, None) if estimate is None else (estimate.inertia, estimate.error)
     estimator.expected_inertia_, estimator.expected_inertia_error_ = (each and factor * each for each in expected)

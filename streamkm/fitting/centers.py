@@ -208,7 +208,8 @@ def _evened(
     bounds = settings.size_bounds(total, context.weights).times(blocks.total_weight / total)
     placed, seed = normalization.on_sphere if settings.spherical else None, settings.seed64("draws")
     with context.progress.stage("sizes"):
-        centers, found = even_out(blocks, result.centers, settings.n_clusters, bounds, seed, n_valid, placed)
+        centers = result.centers[np.arange(settings.n_clusters) % len(result.centers)]  # copies, if some are missing
+        centers, found = even_out(blocks, centers, bounds, seed, n_valid, placed)
     rule = replace(found.rule, limit=found.rule.limit / (scale * scale))
     evened = Evened(found.prices / (scale * scale), found.sizes * (total / blocks.total_weight), rule)
     return replace(result, centers=centers), evened

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.even_sizes import BEYOND, CANDIDATES, MOST_OUTSIDE, SIZE_ROUNDS, Evened, SizeBounds
+from streamkm.cluster.even_sizes import BEYOND, MOST_OUTSIDE, SIZE_ROUNDS, Evened, Moves, SizeBounds
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
 from streamkm.cluster.lloyd import POLISH_STEPS, POLISH_TOL, LloydResult, filled, lloyd, original_centers, polish
 from streamkm.cluster.normalization import on_sphere
@@ -88,19 +88,19 @@ def _tuned(context: FitContext, state: FitState, evened: Evened) -> NDArray[np.f
     bounds = settings.size_bounds(float(totals.counts.sum()), context.weights)
     outside, is_round = bounds.outside(totals.counts), state.index >= settings.n_refinements
     if not is_round or (outside > MOST_OUTSIDE * totals.counts.sum() and state.n_rounds < SIZE_ROUNDS):
-        prices = edges.tuned(totals.counts, evened.prices, bounds)
-        state.evened = replace(evened, prices=prices, rule=replace(rule, room=np.maximum(-prices, 0)))
+        state.evened = replace(evened, prices=edges.tuned(totals.counts, evened.prices, bounds))
         return state.centers if is_round else totals.means(fallback=state.centers)
-    soft, room = len(settings.cluster_size or ()) == 3, bounds.cap - totals.counts
-    state.moves = edges.moved(totals.counts, SizeBounds(0, np.inf) if soft else bounds)
-    left, one_in = bounds.outside(state.moves.counts), max(1, -(-int((room > 0).sum()) // CANDIDATES))
+    none = Moves(np.empty(0, np.int64), np.empty(0, np.int32), totals.counts, 0.0)
+    soft, before = len(settings.cluster_size or ()) == 3, evened.moves or none
+    moves = edges.moved(before, SizeBounds(0, np.inf) if soft else bounds)
+    state.evened, left = replace(evened, moves=moves), bounds.outside(moves.counts)
     if soft or left <= BEYOND:
         return None
-    if rule.one_in >= one_in:
+    if evened.moves is not None and left >= bounds.outside(before.counts):
         said = f"sizes miss the bounds of cluster_size by {left:,.6g} rows in all; widen them"
         warnings.warn(said, StreamkmWarning, stacklevel=6)
         return None
-    state.evened = replace(evened, rule=replace(rule, room=room, one_in=min(max(1, CANDIDATES * rule.one_in), one_in)))
+    state.evened = replace(state.evened, rule=rule.among(moves, bounds))
     return state.centers
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.even_sizes import Evened, Moves
+from streamkm.cluster.even_sizes import Evened
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Model, Space
 from streamkm.cluster.normalization import Normalization
@@ -114,7 +114,6 @@ class FitState:
     inertia_estimate: InertiaEstimate | None = field(default=None, init=False)
     gain: float | None = field(default=None, init=False)  # share that another round could gain, estimated from below
     distortion: float | None = field(default=None, init=False)  # see `fitting.assign`
-    moves: Moves | None = field(default=None, init=False)  # single rows that the bounds of sizes moved
     view_labels: NDArray[np.int32] = field(init=False)  # clusters of the first rows of the sample view
     # (d,): standard deviations of the features over some sampled rows; None if rows were assigned in the sketch
     deviations: NDArray[np.float64] | None = field(default=None, init=False)

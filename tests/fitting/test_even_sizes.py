@@ -14,7 +14,7 @@ from scipy.optimize import linear_sum_assignment
 from streamkm import StreamKMeans
 from streamkm.cluster import even_sizes
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.even_sizes import Edges, SizeBounds
+from streamkm.cluster.even_sizes import Edges, Moves, SizeBounds
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from tests.dask_processes import assert_same_bits
 from tests.tables import cases
@@ -102,15 +102,29 @@ def test_small_clusters_that_lie_near_no_row_are_filled():
     check(X, 150, 76, 84, fitted(X, 150, (0.95, 1.05)))
 
 
-def test_sizes_that_miss_their_bounds_are_told(monkeypatch):
-    """Too few rows are kept to move as many equal ones as must go."""
+def test_moves_go_on_until_sizes_keep_their_bounds(monkeypatch):
+    """Few rows are kept in a pass, and many equal ones must go."""
     monkeypatch.setattr(even_sizes, "EDGE_ROWS", 64)
     monkeypatch.setattr(even_sizes, "ROWS_PER_CLUSTER", 1)
     X = np.concatenate([np.zeros((300, 4)), normals(300, 4)])
-    with pytest.warns(StreamkmWarning, match=r"miss the bounds of cluster_size by [0-9,]+ rows in all; widen") as told:
-        estimator = fitted(X, 20, (30, 30))
+    check(X, 20, 30, 30, fitted(X, 20, (30, 30)))
+
+
+def test_sizes_that_miss_their_bounds_are_told():
+    """No rows of weight 3 and 5 are clusters of weight 4."""
+    with pytest.warns(StreamkmWarning, match=r"miss the bounds of cluster_size by [0-9]+ rows in all; widen") as told:
+        estimator = fitted(normals(20, 3), 20, (1.0, 1.0), np.tile([3.0, 5.0], 10))
     assert told[0].filename == __file__
-    assert sizes_of(estimator, 20).max() == estimator.size_balance_["largest"] > 30
+    assert estimator.counts_.max() == estimator.size_balance_["largest"] >= 5
+
+
+def test_clusters_of_few_far_rows_are_given_up():
+    """Six pairs of rows far out have a cluster each without bounds; filled up, these would hold rows from far away."""
+    X = np.concatenate([np.repeat(10 * normals(20, 4), 100, axis=0), 100 * normals(6, 4, seed=1).repeat(2, axis=0)])
+    X += 0.1 * normals(len(X), 4, seed=2)
+    estimator, far = fitted(X, 26, (0.5, 3.0)), float(np.square(X[-12:]).sum())
+    check(X, 26, 39, 232, estimator)
+    assert estimator.inertia_ < 1.5 * far
 
 
 def test_centers_move_to_where_rows_are():
@@ -276,6 +290,13 @@ def test_priced_labels_are_exact(sparse):
         assert lost.max() < 1e-10
 
 
+def test_prices_count_among_equal_centers():
+    """Distances are all alike, and far smaller than prices."""
+    X, prices = normals(50, 3).astype(np.float32), np.array([1e4, 2.0, 1.0, 3.0])
+    found = NearestCenters.build(np.full((4, 3), 0.1), np.float32, prices=prices).labels(X)
+    np.testing.assert_array_equal(found, np.full(50, 2))
+
+
 def test_moves_cost_the_least():
     """Against all ways to move rows of three clusters."""
     rng = np.random.default_rng(3)
@@ -283,7 +304,9 @@ def test_moves_cost_the_least():
     own = np.array([0, 0, 0, 0, 0, 1, 2])
     candidates = np.stack([(own + step) % 3 for step in range(3)], axis=1).astype(np.int32)
     edges = Edges(np.arange(7), np.ones(7), candidates, costs)
-    moves = edges.moved(np.bincount(own, minlength=3).astype(float), SizeBounds(2, 3))
+    moves = edges.moved(
+        Moves(np.empty(0, int), np.empty(0, int), np.bincount(own).astype(float), 0.0), SizeBounds(2, 3)
+    )
 
     def cost(chosen):
         sizes = np.bincount(candidates[np.arange(7), chosen], minlength=3)

@@ -67,7 +67,7 @@ class PackedCenters:
                 moved[columns] = shift[columns]
         elif far > FAR * spread:
             moved = shift
-        scale = safe_scale(spread if len(moved) else max(spread, far))
+        scale = safe_scale(max(spread, 0.0 if len(moved) else far, np.sqrt(prices.max(initial=0.0))))
         table = aligned_empty((n_components * padded,), dtype)
         width = TILE_COLUMNS if sparse and table.nbytes > TILED_BYTES else padded
         exact = np.empty(n_clusters)
