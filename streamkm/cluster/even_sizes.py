@@ -31,10 +31,9 @@ CANDIDATES = 8  # clusters that a row may go to instead of its own, the cheapest
 SCORES = 1 << 20  # of rows and clusters, computed at a time
 ROUNDS = 9  # of prices and means by turns on held rows, at most
 SWEEPS, COLD, DAMPING, LEAST_SLOPE = 40, 0.03, 0.7, 0.01  # of prices in each; see `Edges.tuned`
+PART_ROWS = 1 << 14  # whose candidates are found at a time
 EDGE_ROWS, ROWS_PER_CLUSTER = 1 << 16, 8  # that are drawn in a round, or kept in a pass, at most: the larger number
-FAR_OUTSIDE = 0.05  # share of the rows outside the bounds, by which centers are moved elsewhere
-MOST_OUTSIDE = 0.015  # share of the rows outside the bounds, by which more is done than moves of single rows
-MOST_STARVED = 1e-3  # share of the clusters that prices leave below half of the floor, likewise
+FAR_OUTSIDE, MOST_OUTSIDE, MOST_STARVED = 0.05, 0.015, 1e-3  # shares of rows, rows and clusters; see `even_out`
 MOVABLE, MOST_MOVABLE = 1000, 20_000  # fewest and most moves among which are chosen at once
 FAR = 100.0  # what a row outside the bounds costs, in units of the dearest move
 SIZE_ROUNDS = 2  # passes that tune prices, at most
@@ -195,6 +194,10 @@ class EdgeRule:
         known: tuple[NDArray[np.int32], Floats] | None = None,
     ) -> Edges:
         """Candidates of rows (n, m), of those near a border if labels and gaps (n,) are `known`. O(n * m * k)."""
+        if known is not None and len(rows) > PART_ROWS:  # candidates take more memory than rows
+            halves = slice(0, len(rows) // 2), slice(len(rows) // 2, len(rows))
+            given = ((X[half], table, rows[half], weights[half], (known[0][half], known[1][half])) for half in halves)
+            return self.joined([self.edges(*each) for each in given])
         if known is not None:
             labels, gaps = known
             going = self.roles[labels] < 0 if len(self.roles) else gaps <= self.limit
@@ -226,23 +229,20 @@ class EdgeRule:
 
     def joined(self, parts: Sequence[Edges]) -> Edges:
         """The rows that are kept, in the order of their numbers."""
-        names = ("rows", "weights", "candidates", "costs")
-        whole = Edges(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        whole = Edges(*(np.concatenate([getattr(part, name) for part in parts]) for name in Edges.__slots__))
         kept = np.sort(np.lexsort((whole.rows, whole.costs[:, 1:].min(axis=1)))[: self.most])
-        return Edges(*(getattr(whole, name)[kept] for name in names))
+        return Edges(*(getattr(whole, name)[kept] for name in Edges.__slots__))
 
 
-def _cheapest(X: Matrix, table: NearestCenters, columns: NDArray[np.intp], n_wanted: int) -> NDArray[np.int32]:
+def _cheapest(X: Matrix, table: NearestCenters, columns: NDArray[np.intp], n_wanted: int) -> NDArray[np.intp]:
     """Clusters among `columns` with the least squared distances and prices (n, n_wanted); -1 where there are fewer."""
-    out = np.full((X.shape[0], n_wanted), -1, np.int32)
-    found, step = out[:, : len(columns)].copy(), max(1, SCORES // len(columns))
+    found, step = np.empty((X.shape[0], min(n_wanted, len(columns))), np.int32), max(1, SCORES // len(columns))
     if len(columns) < table.n_clusters:
         table = NearestCenters.build(table.centers[columns], table.dtype, prices=table.prices[columns])
     for first in range(0, X.shape[0], step):
         scores = np.array(table.scores(rows_between(X, first, first + step)), np.float32, order="C")
         lowest_columns(scores, np.zeros(len(columns), np.float32), found[first : first + step])
-    out[:, : len(columns)] = columns[found]
-    return out
+    return np.pad(columns[found], ((0, 0), (0, n_wanted - found.shape[1])), constant_values=-1)
 
 
 def edge_rows(n_rows: float, n_clusters: int) -> int:
@@ -295,7 +295,9 @@ def even_out(
 ) -> tuple[Floats, Evened]:
     """Find centers (k, m) and prices by turns, so that the sizes of clusters of held rows keep the bounds.
 
-    `n_rows`: all rows. `placed`: as of `lloyd`.
+    Rounds end when few rows are left outside, which moves of single rows bring in, and few clusters below half of the
+    floor, which prices cannot fill. Else centers are moved elsewhere, at first only if many rows are outside. `n_rows`:
+    all rows. `placed`: as of `lloyd`.
     """
     n_clusters, rng, known = len(centers), np.random.default_rng(seed), False
     n_parts, most = -(-blocks.n_rows // edge_rows(blocks.n_rows, n_clusters)), edge_rows(n_rows, n_clusters)
