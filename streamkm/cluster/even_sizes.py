@@ -111,8 +111,7 @@ class Edges:
         fixed = counts - np.bincount(names[0], weights, n_clusters)
         costs = np.ascontiguousarray(self.costs.T) - prices[names]
         # rows that are not here, and clusters that a row does not name, are that far
-        last = self.costs[:, min(CANDIDATES, n_clusters - 1)]
-        trust = min(float(np.median(last)), float(self.costs[:, 1].max())) / 2
+        trust = min(float(np.median(self.costs[:, min(CANDIDATES, n_clusters - 1)])), float(self.costs[:, 1].max())) / 2
         found, best, least = prices, prices, np.inf
         for heat in float(np.median(gaps)) * np.geomspace(1, COLD, SWEEPS):
             outside = bounds.outside(fixed + np.bincount(self.cheapest(found - prices), weights, n_clusters))
@@ -183,7 +182,8 @@ class EdgeRule:
     # (k,): 1 for clusters that take rows, -1 for those that give them; empty while prices are tuned, for all of them
     roles: NDArray[np.int8] = field(default_factory=lambda: np.empty(0, np.int8))
     one_in: int = 1  # each row sees one in so many of the clusters that take rows, so that all are seen
-    moved: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # rows that are left out
+    # ascending: rows that are left out, and -1
+    moved: NDArray[np.int64] = field(default_factory=lambda: np.array([-1]))
 
     def edges(
         self,
@@ -201,7 +201,7 @@ class EdgeRule:
         if known is not None:
             labels, gaps = known
             going = self.roles[labels] < 0 if len(self.roles) else gaps <= self.limit
-            kept = np.flatnonzero(going & ~np.isin(rows, self.moved))
+            kept = np.flatnonzero(going & (self.moved[np.searchsorted(self.moved, rows, "right") - 1] != rows))
             X, rows, labels, weights = X[kept], rows[kept], labels[kept], weights[kept] if len(weights) else weights
         takers = np.flatnonzero(self.roles > 0) if len(self.roles) else np.arange(table.n_clusters)
         near, parts = np.empty((len(rows), CANDIDATES + 1), np.int32), np.arange(len(takers)) % self.one_in
@@ -225,7 +225,8 @@ class EdgeRule:
         # rows that are alike see the same clusters, which should have room for twice the rows of one
         wanted = 2 * (counts.max() - bounds.cap) / (CANDIDATES * (bounds.cap - counts[takes]).mean())
         one_in = int(np.clip(np.ceil(wanted), 1, 1 + takes.sum() // CANDIDATES))
-        return replace(self, roles=takes.astype(np.int8) - gives, one_in=one_in, moved=moves.rows)
+        moved = np.sort(np.append(moves.rows, -1))
+        return replace(self, roles=takes.astype(np.int8) - gives, one_in=one_in, moved=moved)
 
     def joined(self, parts: Sequence[Edges]) -> Edges:
         """The rows that are kept, in the order of their numbers."""

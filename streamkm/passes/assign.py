@@ -31,7 +31,8 @@ from streamkm.passes.sizes import FitSizes, UpdateSizes
 from streamkm.passes.sketch import Sketched
 
 LABEL_BYTES = 5  # of a row whose label is gathered: the label, and a flag while it is checked
-EDGE_BYTES = 768  # of a row near the border of its cluster, with its candidates, while prices are found
+# of a row near the border of its cluster, with its candidates, while prices are found, and of the solver for moves
+EDGE_BYTES, SOLVER_BYTES = 768, 40 << 20
 DRAWN_SLACK = 1.25  # of rows that a call may draw; see `seeding.draws`
 
 logger = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class Assign(Pass[AssignState, NDArray[np.int32], AssignResult]):
         drawn = int(reading.usual_states * DRAWN_SLACK * chosen.drawn_rows * sizes.rows.placed_bytes(space))
         kept = drawn + sizes.sample_bytes * (chosen.keeps_sample or centers.many)
         kept += LABEL_BYTES * sizes.rows.n_rows * sizes.labels
-        kept += EDGE_BYTES * edge_rows(sizes.rows.n_rows, sizes.n_clusters) * sizes.sized
+        kept += (SOLVER_BYTES + EDGE_BYTES * edge_rows(sizes.rows.n_rows, sizes.n_clusters)) * sizes.sized
         kept += centers.table_bytes + (centers.double_bytes if chosen.drawn_rows else 0)  # those of the best pass
         state = centers.double_bytes + profile_bytes(sizes.n_clusters)
         n_states, index = None, (sizes.n_clusters, centers.width, reading.n_threads)
