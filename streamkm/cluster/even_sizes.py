@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.random import Generator
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from streamkm.cluster.blocks import Blocks, drawn_evenly
 from streamkm.cluster.centers.nearest import NearestCenters
@@ -29,14 +30,13 @@ from streamkm.kernels.centers.reduced import lowest_columns
 
 CANDIDATES = 8  # clusters that a row may go to instead of its own, the cheapest ones
 SCORES = 1 << 20  # of rows and clusters, computed at a time
-ROUNDS = 9  # of prices and means by turns on held rows, at most
+ROUNDS, SIZE_ROUNDS = 9, 2  # of prices and means by turns on held rows, and passes that tune prices, at most
 SWEEPS, COLD, DAMPING, LEAST_SLOPE = 40, 0.03, 0.7, 0.01  # of prices in each; see `Edges.tuned`
-PART_ROWS = 1 << 14  # whose candidates are found at a time
+MARGIN, MOST_MARGIN = 0.4, 0.08  # within the bounds, by which prices are found: of the way to the mean, and of the mean
 EDGE_ROWS, ROWS_PER_CLUSTER = 1 << 16, 8  # that are drawn in a round, or kept in a pass, at most: the larger number
 FAR_OUTSIDE, MOST_OUTSIDE, MOST_STARVED = 0.05, 0.015, 1e-3  # shares of rows, rows and clusters; see `even_out`
 MOVABLE, MOST_MOVABLE = 1000, 20_000  # fewest and most moves among which are chosen at once
 FAR = 100.0  # what a row outside the bounds costs, in units of the dearest move
-SIZE_ROUNDS = 2  # passes that tune prices, at most
 Floats: TypeAlias = NDArray[np.float64]
 BEYOND = 1e-6  # weight outside the bounds that is a rounding error
 
@@ -102,10 +102,14 @@ class Edges:
         """Prices by which the sizes keep the bounds, as far as these rows can tell. O(e * M) a sweep.
 
         Rows are shared out among their candidates, the more to the cheapest the colder it gets; a price moves by what
-        its cluster's size lacks, over the size's slope. `counts` (k,), `prices` (k,): sizes and prices now.
+        its cluster's size lacks, over the size's slope. Prices keep sizes a little within the bounds, so that few rows
+        have to be moved singly. `counts` (k,), `prices` (k,): sizes and prices now.
         """
+        mean = counts.mean()
+        low, high = (min(MARGIN * abs(mean - end), MOST_MARGIN * mean) for end in (bounds.floor, bounds.cap))
+        bounds = SizeBounds(bounds.floor + low * (bounds.floor > 0), bounds.cap - high)
         n_clusters, names, weights = len(prices), np.ascontiguousarray(self.candidates.T), self.weights
-        gaps = self.costs[:, 1:2][self.costs[:, 1:2] > 0]
+        gaps = self.costs[self.costs[:, 1] > 0, 1]
         if not len(gaps):
             return prices
         fixed = counts - np.bincount(names[0], weights, n_clusters)
@@ -115,14 +119,11 @@ class Edges:
         found, best, least = prices, prices, np.inf
         for heat in float(np.median(gaps)) * np.geomspace(1, COLD, SWEEPS):
             outside = bounds.outside(fixed + np.bincount(self.cheapest(found - prices), weights, n_clusters))
-            if outside <= least:
-                best, least = found, outside
-            priced = costs + found[names]
-            shares = np.exp((priced.min(axis=0) - priced) / heat)
-            shares /= shares.sum(axis=0)
+            best, least = min((found, outside), (best, least), key=lambda pair: pair[1])
+            shares = softmax(-(costs + found[names]) / heat, axis=0)
             sizes = fixed + np.bincount(names.ravel(), (weights * shares).ravel(), n_clusters)
             slopes = np.bincount(names.ravel(), (weights * shares * (1 - shares)).ravel(), n_clusters)
-            rate = DAMPING * heat / np.maximum(slopes, LEAST_SLOPE * counts.mean())
+            rate = DAMPING * heat / np.maximum(slopes, LEAST_SLOPE * mean)
             wanted = np.clip(0, found + rate * (sizes - bounds.cap), found + rate * (sizes - bounds.floor))
             found = np.clip(wanted, np.maximum(found - heat, prices - trust), np.minimum(found + heat, prices + trust))
         return best
@@ -162,15 +163,14 @@ class Edges:
                 integrality=np.repeat([np.ptp(self.weights) > 0, False], [len(some), 2 * n_clusters]),
                 options={"mip_rel_gap": 0.01},
             )
-            if result.x is None:  # presolving may fail where nothing can move
-                continue
-            taken = np.flatnonzero(result.x[: len(some)] > 0.5)
-            chosen[rows[taken]] = places[taken]
-            counts = counts + change[:, taken].sum(axis=1)
+            if result.x is not None:  # presolving may fail where nothing can move
+                taken = np.flatnonzero(result.x[: len(some)] > 0.5)
+                chosen[rows[taken]] = places[taken]
+                counts = counts + change[:, taken].sum(axis=1)
         there = np.flatnonzero(chosen)
-        labels, cost = self.candidates[there, chosen[there]], self.costs[there, chosen[there]] @ self.weights[there]
-        rows, labels = np.append(before.rows, self.rows[there]), np.append(before.labels, labels)
-        return Moves(rows, labels, counts, before.cost + float(cost))
+        rows, labels = self.rows[there], self.candidates[there, chosen[there]]
+        cost = before.cost + float(self.costs[there, chosen[there]] @ self.weights[there])
+        return Moves(np.append(before.rows, rows), np.append(before.labels, labels), counts, cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class EdgeRule:
         known: tuple[NDArray[np.int32], Floats] | None = None,
     ) -> Edges:
         """Candidates of rows (n, m), of those near a border if labels and gaps (n,) are `known`. O(n * m * k)."""
-        if known is not None and len(rows) > PART_ROWS:  # candidates take more memory than rows
+        if known is not None and len(rows) > EDGE_ROWS // 4:  # candidates take more memory than rows
             halves = slice(0, len(rows) // 2), slice(len(rows) // 2, len(rows))
             given = ((X[half], table, rows[half], weights[half], (known[0][half], known[1][half])) for half in halves)
             return self.joined([self.edges(*each) for each in given])
@@ -315,11 +315,11 @@ def even_out(
         limit = float(np.quantile(edges.costs[:, 1], most / n_rows)) if most < n_rows else np.inf
         sizes, outside = found + missed, part.outside(found + missed) / found.sum()
         starved = known and (sizes < part.floor / 2).sum() > MOST_STARVED * n_clusters
-        if known and outside <= MOST_OUTSIDE and not starved:
+        if index > 1 and known and outside <= MOST_OUTSIDE and not starved:
             break
         known = not starved and outside <= (MOST_OUTSIDE if known else FAR_OUTSIDE)
         if not known:
-            prices = prices[_relocate(edges, centers, change, sizes, part, rng)]
+            _relocate(edges, centers, prices, change, sizes, part, rng)
         totals, labels = replace(blocks, prices=prices - prices.min()).step(centers, labels, "sizes")
         missed = known * (share * totals.counts - found)
         centers = totals.means(fallback=centers) if placed is None else placed(totals.means(fallback=centers))
@@ -327,18 +327,22 @@ def even_out(
 
 
 def _relocate(
-    edges: Edges, centers: Floats, change: Floats, sizes: Floats, bounds: SizeBounds, rng: Generator
-) -> NDArray[np.intp]:
-    """Move centers that are missed least to clusters that prices leave too large; return whose price each has now."""
-    labels, above, owners = edges.cheapest(change), np.maximum(sizes - bounds.cap, 0), np.arange(len(sizes))
+    edges: Edges, centers: Floats, prices: Floats, change: Floats, sizes: Floats, bounds: SizeBounds, rng: Generator
+) -> None:
+    """Move centers that are missed least, with prices, to clusters that prices leave too large.
+
+    Each goes to where a row of such a cluster lies on the way to another center.
+    """
+    labels, above = edges.cheapest(change), np.maximum(sizes - bounds.cap, 0)
     gaps = np.diff(np.sort(edges.costs + change[edges.candidates], axis=1)[:, :2], axis=1)[:, 0]
     lost = np.bincount(labels, edges.weights * gaps, len(sizes))
     lost = np.where(above > 0, np.inf, np.where(sizes < bounds.floor / 2, -1, lost))
     wanted = max(1, int((lost < 0).sum()), int(bounds.outside(sizes) / sizes.mean() / 2))
     gone = np.argsort(lost, kind="stable")[: min(wanted, int(np.isfinite(lost).sum()), len(sizes) // 2)]
-    shares = edges.weights * ((above if above.any() else sizes) / np.maximum(sizes, BEYOND))[labels]
+    shares = edges.weights * (above / np.maximum(sizes, BEYOND) + BEYOND)[labels]
     rows = rng.choice(len(labels), len(gone), p=shares / shares.sum())
-    owners[gone] = beside = labels[rows]
-    other = edges.candidates[rows, rng.integers(1, 1 + min(CANDIDATES, len(sizes) - 1), len(gone))]
-    centers[gone] = centers[beside] + rng.uniform(0.001, 0.1, (len(gone), 1)) * (centers[other] - centers[beside])
-    return owners
+    places = rng.integers(1, 1 + min(CANDIDATES, len(sizes) - 1), len(gone))
+    own, other, before = edges.candidates[rows, 0], edges.candidates[rows, places], prices - change
+    way, excess = centers[other] - centers[own], edges.costs[rows, places] - before[other] + before[own]
+    share = (1 - excess / np.maximum(np.square(way).sum(axis=1), BEYOND)) / 2
+    centers[gone], prices[gone] = centers[own] + np.clip(share, -0.5, 0.5)[:, None] * way, prices[own]
