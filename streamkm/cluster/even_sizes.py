@@ -16,7 +16,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.random import Generator
 from numpy.typing import NDArray
-from scipy.special import softmax
 
 from streamkm.cluster.blocks import Blocks, drawn_evenly
 from streamkm.cluster.centers.nearest import NearestCenters
@@ -105,6 +104,8 @@ class Edges:
         its cluster's size lacks, over the size's slope. Prices keep sizes a little within the bounds, so that few rows
         have to be moved singly. `counts` (k,), `prices` (k,): sizes and prices now.
         """
+        from scipy.special import softmax  # few fits need it
+
         mean = counts.mean()
         low, high = (min(MARGIN * abs(mean - end), MOST_MARGIN * mean) for end in (bounds.floor, bounds.cap))
         bounds = SizeBounds(bounds.floor + low * (bounds.floor > 0), bounds.cap - high)
