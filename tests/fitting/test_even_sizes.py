@@ -16,6 +16,7 @@ from streamkm.cluster import even_sizes
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.even_sizes import Edges, Moves, SizeBounds
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
+from streamkm.fitting import refine
 from tests.dask_processes import assert_same_bits
 from tests.tables import cases
 
@@ -108,6 +109,29 @@ def test_moves_go_on_until_sizes_keep_their_bounds(monkeypatch):
     monkeypatch.setattr(even_sizes, "ROWS_PER_CLUSTER", 1)
     X = np.concatenate([np.zeros((300, 4)), normals(300, 4)])
     check(X, 20, 30, 30, fitted(X, 20, (30, 30)))
+
+
+def test_moves_go_on_where_a_killed_fit_ended(monkeypatch, tmp_path):
+    """Rows that moved before the end stay where they are, bit by bit."""
+    monkeypatch.setattr(even_sizes, "EDGE_ROWS", 64)
+    monkeypatch.setattr(even_sizes, "ROWS_PER_CLUSTER", 1)
+    np.save(tmp_path / "x.npy", np.concatenate([np.zeros((300, 4)), normals(300, 4)]))
+    whole, tuned, calls = fitted(str(tmp_path / "x.npy"), 20, (30, 30)), refine._tuned, []
+
+    def stop(*given):
+        calls.append(given)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return tuned(*given)
+
+    estimator = StreamKMeans(20, cluster_size=(30, 30), random_state=0)
+    monkeypatch.setattr(refine, "_tuned", stop)
+    with pytest.raises(KeyboardInterrupt):
+        estimator.fit(str(tmp_path / "x.npy"), checkpoint=tmp_path / "begun")
+    estimator.fit(str(tmp_path / "x.npy"), checkpoint=tmp_path / "begun")
+    assert len(calls) == whole.n_passes_  # the first pass aside, and one pass twice
+    np.testing.assert_array_equal(estimator.labels_, whole.labels_)
+    assert estimator.size_balance_ == whole.size_balance_
 
 
 def test_sizes_that_miss_their_bounds_are_told():
