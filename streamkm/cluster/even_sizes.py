@@ -34,8 +34,8 @@ SWEEPS, COLD, DAMPING, LEAST_SLOPE = 40, 0.03, 0.7, 0.01  # of prices in each; s
 MARGIN, MOST_MARGIN = 0.4, 0.08  # within the bounds, by which prices are found: of the way to the mean, and of the mean
 EDGE_ROWS, ROWS_PER_CLUSTER = 1 << 16, 8  # that are drawn in a round, or kept in a pass, at most: the larger number
 FAR_OUTSIDE, MOST_OUTSIDE, MOST_STARVED = 0.05, 0.015, 1e-3  # shares of rows, rows and clusters; see `even_out`
-MOVABLE, MOST_MOVABLE = 1000, 20_000  # fewest and most moves among which are chosen at once
-FAR = 100.0  # what a row outside the bounds costs, in units of the dearest move
+# fewest and most moves among which are chosen at once, and what a row outside the bounds costs, by the dearest of these
+MOVABLE, MOST_MOVABLE, OUTSIDE_COST = 1000, 20_000, 100.0
 Floats: TypeAlias = NDArray[np.float64]
 BEYOND = 1e-6  # weight outside the bounds that is a rounding error
 
@@ -152,10 +152,10 @@ class Edges:
             change = sp.csr_array((weights, (to, at)), shape)
             change -= sp.csr_array((weights, (self.candidates[rows, 0], at)), shape)
             most = np.append(np.maximum(bounds.floor - counts, 0), np.maximum(counts - bounds.cap, 0))
-            once = np.unique(rows, return_inverse=True)[1]
-            once = sp.csr_array((np.ones(len(some)), (once, at)), (len(some), len(some) + 2 * n_clusters))
+            numbers = np.unique(rows, return_inverse=True)[1]
+            once = sp.csr_array((np.ones(len(some)), (numbers, at)), (len(some), len(some) + 2 * n_clusters))
             result = milp(
-                np.append(costs[some] / max(costs[some[-1]], BEYOND), np.full(2 * n_clusters, FAR)),
+                np.append(costs[some] / max(costs[some[-1]], BEYOND), np.full(2 * n_clusters, OUTSIDE_COST)),
                 constraints=[
                     LinearConstraint(once, 0, 1),
                     LinearConstraint(sp.hstack([change, beyond, -beyond]), bounds.floor - counts, bounds.cap - counts),
@@ -183,8 +183,7 @@ class EdgeRule:
     # (k,): 1 for clusters that take rows, -1 for those that give them; empty while prices are tuned, for all of them
     roles: NDArray[np.int8] = field(default_factory=lambda: np.empty(0, np.int8))
     one_in: int = 1  # each row sees one in so many of the clusters that take rows, so that all are seen
-    # ascending: rows that are left out, and -1
-    moved: NDArray[np.int64] = field(default_factory=lambda: np.array([-1]))
+    moved: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))  # (n,): rows that are left out
 
     def edges(
         self,
@@ -201,8 +200,8 @@ class EdgeRule:
             return self.joined([self.edges(*each) for each in given])
         if known is not None:
             labels, gaps = known
-            going = self.roles[labels] < 0 if len(self.roles) else gaps <= self.limit
-            kept = np.flatnonzero(going & (self.moved[np.searchsorted(self.moved, rows, "right") - 1] != rows))
+            going = (self.roles[labels] < 0) & ~self.moved[rows] if len(self.roles) else gaps <= self.limit
+            kept = np.flatnonzero(going)
             X, rows, labels, weights = X[kept], rows[kept], labels[kept], weights[kept] if len(weights) else weights
         takers = np.flatnonzero(self.roles > 0) if len(self.roles) else np.arange(table.n_clusters)
         near, parts = np.empty((len(rows), CANDIDATES + 1), np.int32), np.arange(len(takers)) % self.one_in
@@ -218,7 +217,7 @@ class EdgeRule:
         costs[:, 1:][barred] = np.inf
         return Edges(rows, weights if len(weights) else np.ones(len(rows)), candidates, costs)
 
-    def among(self, moves: Moves, bounds: SizeBounds) -> EdgeRule:
+    def among(self, moves: Moves, bounds: SizeBounds, n_rows: int) -> EdgeRule:
         """The rule for the rows that still have to move: out of clusters that are too large, then to too small ones."""
         counts, gives, takes = moves.counts, moves.counts > bounds.cap + BEYOND, moves.counts < bounds.cap
         if not gives.any():
@@ -226,7 +225,8 @@ class EdgeRule:
         # rows that are alike see the same clusters, which should have room for twice the rows of one
         wanted = 2 * (counts.max() - bounds.cap) / (CANDIDATES * (bounds.cap - counts[takes]).mean())
         one_in = int(np.clip(np.ceil(wanted), 1, 1 + takes.sum() // CANDIDATES))
-        moved = np.sort(np.append(moves.rows, -1))
+        moved = np.zeros(n_rows, np.bool_)
+        moved[moves.rows] = True
         return replace(self, roles=takes.astype(np.int8) - gives, one_in=one_in, moved=moved)
 
     def joined(self, parts: Sequence[Edges]) -> Edges:
@@ -242,7 +242,7 @@ def _cheapest(X: Matrix, table: NearestCenters, columns: NDArray[np.intp], n_wan
     if len(columns) < table.n_clusters:
         table = NearestCenters.build(table.centers[columns], table.dtype, prices=table.prices[columns])
     for first in range(0, X.shape[0], step):
-        scores = np.array(table.scores(rows_between(X, first, first + step)), np.float32, order="C")
+        scores = np.ascontiguousarray(table.scores(rows_between(X, first, first + step)), np.float32)
         lowest_columns(scores, np.zeros(len(columns), np.float32), found[first : first + step])
     return np.pad(columns[found], ((0, 0), (0, n_wanted - found.shape[1])), constant_values=-1)
 

@@ -85,22 +85,22 @@ def _tuned(context: FitContext, state: FitState, evened: Evened) -> NDArray[np.f
     """
     settings, totals, edges, rule = context.settings, state.assigned.totals, state.assigned.edges, evened.rule
     assert edges is not None
-    bounds = settings.size_bounds(float(totals.counts.sum()), context.weights)
+    bounds, soft = settings.size_bounds(totals.counts.sum(), context.weights), len(settings.cluster_size or ()) == 3
     outside, is_round = bounds.outside(totals.counts), state.index >= settings.n_refinements
     if not is_round or (outside > MOST_OUTSIDE * totals.counts.sum() and state.n_rounds < SIZE_ROUNDS):
         state.evened = replace(evened, prices=edges.tuned(totals.counts, evened.prices, bounds))
         return state.centers if is_round else totals.means(fallback=state.centers)
-    none = Moves(np.empty(0, np.int64), np.empty(0, np.int32), totals.counts, 0.0)
-    soft, before = len(settings.cluster_size or ()) == 3, evened.moves or none
+    before = evened.moves or Moves(np.empty(0, np.int64), np.empty(0, np.int32), totals.counts, 0.0)
     moves = edges.moved(before, SizeBounds(0, np.inf) if soft else bounds)
     state.evened, left = replace(evened, moves=moves), bounds.outside(moves.counts)
+    logger.info("%s rows are moved to keep the bounds of sizes; %.6g stay outside", f"{len(moves.rows):,}", left)
     if soft or left <= BEYOND:
         return None
     if evened.moves is not None and left >= bounds.outside(before.counts):
         said = f"sizes miss the bounds of cluster_size by {left:,.6g} rows in all; widen them"
         warnings.warn(said, StreamkmWarning, stacklevel=6)
         return None
-    state.evened = replace(state.evened, rule=rule.among(moves, bounds))
+    state.evened = replace(state.evened, rule=rule.among(moves, bounds, int(state.found.chunk_rows.sum())))
     return state.centers
 
 

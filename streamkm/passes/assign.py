@@ -30,7 +30,7 @@ from streamkm.passes.reader import ValidRows, changed_source
 from streamkm.passes.sizes import FitSizes, UpdateSizes
 from streamkm.passes.sketch import Sketched
 
-LABEL_BYTES = 5  # of a row whose label is gathered: the label, and a flag while it is checked
+LABEL_BYTES = 5  # of a row whose label is gathered: the label, and a flag while it is checked, or whether it was moved
 # of a row near the border of its cluster, with its candidates, while prices are found, and of the solver for moves
 EDGE_BYTES, SOLVER_BYTES = 768, 40 << 20
 DRAWN_SLACK = 1.25  # of rows that a call may draw; see `seeding.draws`
