@@ -34,8 +34,9 @@ SWEEPS, COLD, DAMPING, LEAST_SLOPE = 40, 0.03, 0.7, 0.01  # of prices in each; s
 MARGIN, MOST_MARGIN = 0.4, 0.08  # within the bounds, by which prices are found: of the way to the mean, and of the mean
 EDGE_ROWS, ROWS_PER_CLUSTER = 1 << 16, 8  # that are drawn in a round, or kept in a pass, at most: the larger number
 FAR_OUTSIDE, MOST_OUTSIDE, MOST_STARVED = 0.05, 0.015, 1e-3  # shares of rows, rows and clusters; see `even_out`
-# fewest and most moves among which are chosen at once, and what a row outside the bounds costs, by the dearest of these
-MOVABLE, MOST_MOVABLE, OUTSIDE_COST = 1000, 20_000, 100.0
+# fewest and most moves among which are chosen at once (or as many as clusters), and what a row outside costs, by the
+# dearest of these
+MOVABLE, MOST_MOVABLE, OUTSIDE_COST = 1000, 4000, 100.0
 Floats: TypeAlias = NDArray[np.float64]
 BEYOND = 1e-6  # weight outside the bounds that is a rounding error
 
@@ -77,10 +78,14 @@ class SizeBounds:
 class Moves:
     """Single rows that go to another cluster than prices say."""
 
-    rows: NDArray[np.int64]  # (r,): their numbers
-    labels: NDArray[np.int32]  # (r,): their new clusters
+    labels: NDArray[np.unsignedinteger[Any]]  # (n,): their new clusters; k for all others
     counts: Floats  # (k,): sizes of all clusters then
     cost: float  # of squared distances and prices
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """Numbers of the rows that move (r,)."""
+        return np.flatnonzero(self.labels != len(self.counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,43 +140,40 @@ class Edges:
         Linear programs over the cheapest ones, whose solutions are whole numbers if rows weigh alike, and asked to be
         otherwise. What candidates do not allow stays outside.
         """
-        from scipy.optimize import Bounds, LinearConstraint, milp  # few fits need it
+        from scipy.optimize import Bounds, milp  # few fits need it
 
         counts, n_clusters, width = before.counts, len(before.counts), self.costs.shape[1] - 1
         chosen, beyond = np.zeros(len(self.rows), np.intp), sp.eye_array(n_clusters)
         costs = (self.costs[:, 1:] * self.weights[:, None]).ravel()
         order = np.argsort(costs, kind="stable")[: np.isfinite(costs).sum()]
-        n_some = min(int(8 * bounds.outside(counts) / self.weights.mean()) + MOVABLE, MOST_MOVABLE) if len(order) else 1
+        n_some = MOVABLE + 8 * bounds.outside(counts) / self.weights.max(initial=BEYOND)
+        n_some = int(min(n_some, max(MOST_MOVABLE, n_clusters)))
         for first in range(0, len(order), n_some):
             some = order[first : first + n_some]
             some = some[chosen[some // width] == 0]
             if not len(some) or bounds.outside(counts) <= BEYOND:
                 continue
             rows, places, at, shape = some // width, some % width + 1, np.arange(len(some)), (n_clusters, len(some))
-            weights, to = self.weights[rows], self.candidates[rows, places]
-            change = sp.csr_array((weights, (to, at)), shape)
-            change -= sp.csr_array((weights, (self.candidates[rows, 0], at)), shape)
-            most = np.append(np.maximum(bounds.floor - counts, 0), np.maximum(counts - bounds.cap, 0))
+            ends = (self.candidates[rows, to] for to in (places, 0))
+            into, out = (sp.csr_array((self.weights[rows], (end, at)), shape) for end in ends)
+            low, high = bounds.floor - counts, bounds.cap - counts
             numbers = np.unique(rows, return_inverse=True)[1]
             once = sp.csr_array((np.ones(len(some)), (numbers, at)), (len(some), len(some) + 2 * n_clusters))
             result = milp(
                 np.append(costs[some] / max(costs[some[-1]], BEYOND), np.full(2 * n_clusters, OUTSIDE_COST)),
-                constraints=[
-                    LinearConstraint(once, 0, 1),
-                    LinearConstraint(sp.hstack([change, beyond, -beyond]), bounds.floor - counts, bounds.cap - counts),
-                ],
-                bounds=Bounds(0, np.append(np.full(len(some), np.inf), most)),
+                constraints=[(once, 0, 1), (sp.hstack([into - out, beyond, -beyond]), low, high)],
+                bounds=Bounds(0, np.append(np.full(len(some), np.inf), np.maximum(np.append(low, -high), 0))),
                 integrality=np.repeat([np.ptp(self.weights) > 0, False], [len(some), 2 * n_clusters]),
                 options={"mip_rel_gap": 0.01},
             )
             if result.x is not None:  # presolving may fail where nothing can move
                 taken = np.flatnonzero(result.x[: len(some)] > 0.5)
                 chosen[rows[taken]] = places[taken]
-                counts = counts + change[:, taken].sum(axis=1)
-        there = np.flatnonzero(chosen)
-        rows, labels = self.rows[there], self.candidates[there, chosen[there]]
+                counts = counts + (into - out)[:, taken].sum(axis=1)
+        there, labels = np.flatnonzero(chosen), before.labels.copy()
+        labels[self.rows[there]] = self.candidates[there, chosen[there]]
         cost = before.cost + float(self.costs[there, chosen[there]] @ self.weights[there])
-        return Moves(np.append(before.rows, rows), np.append(before.labels, labels), counts, cost)
+        return Moves(labels, counts, cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ class EdgeRule:
     # (k,): 1 for clusters that take rows, -1 for those that give them; empty while prices are tuned, for all of them
     roles: NDArray[np.int8] = field(default_factory=lambda: np.empty(0, np.int8))
     one_in: int = 1  # each row sees one in so many of the clusters that take rows, so that all are seen
-    moved: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))  # (n,): rows that are left out
+    moves: Moves | None = None  # of rows that are left out
 
     def edges(
         self,
@@ -200,8 +202,9 @@ class EdgeRule:
             return self.joined([self.edges(*each) for each in given])
         if known is not None:
             labels, gaps = known
-            going = (self.roles[labels] < 0) & ~self.moved[rows] if len(self.roles) else gaps <= self.limit
-            kept = np.flatnonzero(going)
+            kept = np.flatnonzero(self.roles[labels] < 0 if len(self.roles) else gaps <= self.limit)
+            if self.moves is not None:
+                kept = kept[self.moves.labels[rows[kept]] == table.n_clusters]
             X, rows, labels, weights = X[kept], rows[kept], labels[kept], weights[kept] if len(weights) else weights
         takers = np.flatnonzero(self.roles > 0) if len(self.roles) else np.arange(table.n_clusters)
         near, parts = np.empty((len(rows), CANDIDATES + 1), np.int32), np.arange(len(takers)) % self.one_in
@@ -217,7 +220,7 @@ class EdgeRule:
         costs[:, 1:][barred] = np.inf
         return Edges(rows, weights if len(weights) else np.ones(len(rows)), candidates, costs)
 
-    def among(self, moves: Moves, bounds: SizeBounds, n_rows: int) -> EdgeRule:
+    def among(self, moves: Moves, bounds: SizeBounds) -> EdgeRule:
         """The rule for the rows that still have to move: out of clusters that are too large, then to too small ones."""
         counts, gives, takes = moves.counts, moves.counts > bounds.cap + BEYOND, moves.counts < bounds.cap
         if not gives.any():
@@ -225,15 +228,15 @@ class EdgeRule:
         # rows that are alike see the same clusters, which should have room for twice the rows of one
         wanted = 2 * (counts.max() - bounds.cap) / (CANDIDATES * (bounds.cap - counts[takes]).mean())
         one_in = int(np.clip(np.ceil(wanted), 1, 1 + takes.sum() // CANDIDATES))
-        moved = np.zeros(n_rows, np.bool_)
-        moved[moves.rows] = True
-        return replace(self, roles=takes.astype(np.int8) - gives, one_in=one_in, moved=moved)
+        return replace(self, roles=takes.astype(np.int8) - gives, one_in=one_in, moves=moves)
 
     def joined(self, parts: Sequence[Edges]) -> Edges:
         """The rows that are kept, in the order of their numbers."""
-        whole = Edges(*(np.concatenate([getattr(part, name) for part in parts]) for name in Edges.__slots__))
-        kept = np.sort(np.lexsort((whole.rows, whole.costs[:, 1:].min(axis=1)))[: self.most])
-        return Edges(*(getattr(whole, name)[kept] for name in Edges.__slots__))
+        rows, least = np.hstack([(part.rows, part.costs[:, 1:].min(axis=1)) for part in parts])
+        kept = np.sort(np.lexsort((rows, least))[: self.most])
+        if np.array_equal(kept, np.arange(len(parts[0].rows))):
+            return parts[0]
+        return Edges(*(np.concatenate([getattr(part, name) for part in parts])[kept] for name in Edges.__slots__))
 
 
 def _cheapest(X: Matrix, table: NearestCenters, columns: NDArray[np.intp], n_wanted: int) -> NDArray[np.intp]:
@@ -273,8 +276,7 @@ class Evened:
 
     prices: Floats  # (k,): at a floor below 0
     sizes: Floats  # (k,): weights of the clusters without prices
-    rule: EdgeRule  # for the next pass over all rows
-    moves: Moves | None = None  # None while prices are tuned
+    rule: EdgeRule  # for the next pass over all rows; without moves while prices are tuned
 
     @property
     def table_prices(self) -> Floats:
@@ -283,12 +285,11 @@ class Evened:
 
     def balance(self, moves: Moves, totals: Totals, factor: float) -> dict[str, float]:
         """What `size_balance_` tells, by the sums of the last pass."""
-        counts, told = moves.counts, {"n_moved": len(moves.rows), "inertia_before": factor * totals.d2}
-        cost = moves.cost - float((counts - totals.counts) @ self.table_prices)
-        told["inertia_after"] = factor * (totals.d2 + cost)
-        for when, sizes in (("_before", self.sizes), ("", counts)):
+        after = totals.d2 + (moves.cost - float((moves.counts - totals.counts) @ self.table_prices))
+        told = {"n_moved": len(moves.rows), "inertia_before": factor * totals.d2, "inertia_after": factor * after}
+        for when, sizes in (("_before", self.sizes), ("", moves.counts)):
             told |= {"smallest" + when: factor * float(sizes.min()), "largest" + when: factor * float(sizes.max())}
-        shares = counts / counts.mean()
+        shares = moves.counts / moves.counts.mean()
         return told | {"variation": float(shares.std()), "largest_over_mean": float(shares.max())}
 
 

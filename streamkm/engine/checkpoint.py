@@ -33,7 +33,7 @@ from streamkm.sources.fingerprints import differences
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-MARKER, FORMAT = "checkpoint.json", 5
+MARKER, FORMAT = "checkpoint.json", 6
 RECORD, GROWING = ".record", ".growing"  # ends of the names of files
 LABELS = "labels"  # the file that they grow in
 LISTED = 5  # names or differences in a message

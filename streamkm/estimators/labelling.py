@@ -132,7 +132,7 @@ def set_fitted(estimator: Any, fit: FitState, model: Model, context: FitContext,
     set_model(estimator, model, cluster_centers_=rounded, cluster_means_=means)
     estimator.counts_ = factor * counts
     estimator.inertia_ = factor * d2
-    if fit.evened is not None and (moves := fit.evened.moves) is not None:
+    if fit.evened is not None and (moves := fit.evened.rule.moves) is not None:
         estimator.size_balance_ = told = fit.evened.balance(moves, assigned.totals, factor)
         estimator.counts_, estimator.inertia_ = factor * moves.counts, told["inertia_after"]
     estimate = fit.inertia_estimate

@@ -106,8 +106,8 @@ def assign_sample(executor: Executor, sample: Sample, assign: Assign, n_rows: in
 def finish_labels(context: FitContext, state: FitState) -> None:
     """Write labels that workers hold, or count their skipped rows; drop rows that were drawn."""
     labels: Any = state.assigned.labels
-    if state.evened is not None and state.evened.moves is not None:
-        labels[state.evened.moves.rows] = state.evened.moves.labels
+    if state.evened is not None and (moves := state.evened.rule.moves) is not None:
+        labels[moves.rows] = moves.labels[moves.rows]
         if context.labels_to is not None:
             labels = HeldLabels(np.array([len(labels)]), context.here, [labels])
     if isinstance(labels, HeldLabels) and context.labels_to is not None:

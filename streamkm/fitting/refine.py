@@ -90,17 +90,19 @@ def _tuned(context: FitContext, state: FitState, evened: Evened) -> NDArray[np.f
     if not is_round or (outside > MOST_OUTSIDE * totals.counts.sum() and state.n_rounds < SIZE_ROUNDS):
         state.evened = replace(evened, prices=edges.tuned(totals.counts, evened.prices, bounds))
         return state.centers if is_round else totals.means(fallback=state.centers)
-    before = evened.moves or Moves(np.empty(0, np.int64), np.empty(0, np.int32), totals.counts, 0.0)
+    stay = np.full(int(state.found.chunk_rows.sum()), len(totals.counts), np.min_scalar_type(len(totals.counts)))
+    before = rule.moves or Moves(stay, totals.counts, 0.0)
+    trim_heap(context.plan.limit_bytes, context.plan.memory["assign"])  # solving takes much
     moves = edges.moved(before, SizeBounds(0, np.inf) if soft else bounds)
-    state.evened, left = replace(evened, moves=moves), bounds.outside(moves.counts)
+    state.evened, left = replace(evened, rule=replace(rule, moves=moves)), bounds.outside(moves.counts)
     logger.info("%s rows are moved to keep the bounds of sizes; %.6g stay outside", f"{len(moves.rows):,}", left)
     if soft or left <= BEYOND:
         return None
-    if evened.moves is not None and left >= bounds.outside(before.counts):
+    if rule.moves is not None and left >= bounds.outside(before.counts):
         said = f"sizes miss the bounds of cluster_size by {left:,.6g} rows in all; widen them"
         warnings.warn(said, StreamkmWarning, stacklevel=6)
         return None
-    state.evened = replace(state.evened, rule=rule.among(moves, bounds, int(state.found.chunk_rows.sum())))
+    state.evened = replace(evened, rule=rule.among(moves, bounds))
     return state.centers
 
 
@@ -195,11 +197,10 @@ def _joined(search: GlobalSearch, sample: Sample, own_weights: NDArray[np.float6
     # rows of weight w are in the sample with probability 1 - exp(-limit w)
     chance = own_weights[0] / sample.weights[0] if len(sample.weights) else X.shape[0] / search.totals.counts.sum()
     limit = float(-np.log1p(-min(chance, 1 - 1e-12)) / own_weights[0])
-    evenly = DrawRule(len(shares), 0, 1.0, 0.0)
     taken = Drawn(X, sample.rows, own_weights, shares, NO_WEIGHTS, limit)
     drawn = replace(drawn, X=as_block_matrix(drawn.X, sketched=False))
-    shares = np.concatenate([shares, drawn.d2])
-    return combined([evenly, search.rule], [taken, drawn], [shares, shares])
+    every = np.concatenate([shares, drawn.d2])
+    return combined([DrawRule(len(shares), 0, 1.0, 0.0), search.rule], [taken, drawn], [every, every])
 
 
 def _with_means(search: GlobalSearch, drawn: Drawn, means: NDArray[np.float64]) -> Drawn:

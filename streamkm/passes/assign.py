@@ -30,9 +30,9 @@ from streamkm.passes.reader import ValidRows, changed_source
 from streamkm.passes.sizes import FitSizes, UpdateSizes
 from streamkm.passes.sketch import Sketched
 
-LABEL_BYTES = 5  # of a row whose label is gathered: the label, and a flag while it is checked, or whether it was moved
-# of a row near the border of its cluster, with its candidates, while prices are found, and of the solver for moves
-EDGE_BYTES, SOLVER_BYTES = 768, 40 << 20
+LABEL_BYTES = 5  # of a row whose label is gathered: the label, and a flag while it is checked
+# of a row near the border of its cluster, with its candidates, in all states of a pass; of the solver for moves then
+EDGE_BYTES, SOLVER_BYTES = 1600, 40 << 20
 DRAWN_SLACK = 1.25  # of rows that a call may draw; see `seeding.draws`
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,8 @@ class Assign(Pass[AssignState, NDArray[np.int32], AssignResult]):
         drawn = int(reading.usual_states * DRAWN_SLACK * chosen.drawn_rows * sizes.rows.placed_bytes(space))
         kept = drawn + sizes.sample_bytes * (chosen.keeps_sample or centers.many)
         kept += LABEL_BYTES * sizes.rows.n_rows * sizes.labels
-        kept += (SOLVER_BYTES + EDGE_BYTES * edge_rows(sizes.rows.n_rows, sizes.n_clusters)) * sizes.sized
+        moved, edges = np.min_scalar_type(sizes.n_clusters).itemsize, edge_rows(sizes.rows.n_rows, sizes.n_clusters)
+        kept += (moved * sizes.rows.n_rows + max(SOLVER_BYTES, EDGE_BYTES * edges)) * sizes.sized
         kept += centers.table_bytes + (centers.double_bytes if chosen.drawn_rows else 0)  # those of the best pass
         state = centers.double_bytes + profile_bytes(sizes.n_clusters)
         n_states, index = None, (sizes.n_clusters, centers.width, reading.n_threads)
@@ -196,8 +197,7 @@ class AssignBlock(BlockPass):
         X = merged(block.X)
         labels = self.table.labels(X)
         totals, d2 = added(state, X, block.weights, labels, self.table, with_d2=True)
-        gathered = float(weighted_sum(block.weights, d2))
-        return Totals(totals.sums, totals.counts, totals.d2 + gathered), labels
+        return replace(totals, d2=totals.d2 + float(weighted_sum(block.weights, d2))), labels
 
 
 def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage) -> AssignResult:

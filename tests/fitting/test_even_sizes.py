@@ -328,9 +328,7 @@ def test_moves_cost_the_least():
     own = np.array([0, 0, 0, 0, 0, 1, 2])
     candidates = np.stack([(own + step) % 3 for step in range(3)], axis=1).astype(np.int32)
     edges = Edges(np.arange(7), np.ones(7), candidates, costs)
-    moves = edges.moved(
-        Moves(np.empty(0, int), np.empty(0, int), np.bincount(own).astype(float), 0.0), SizeBounds(2, 3)
-    )
+    moves = edges.moved(Moves(np.full(7, 3, np.uint8), np.bincount(own).astype(float), 0.0), SizeBounds(2, 3))
 
     def cost(chosen):
         sizes = np.bincount(candidates[np.arange(7), chosen], minlength=3)

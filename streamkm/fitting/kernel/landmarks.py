@@ -50,8 +50,7 @@ def choose_landmarks(here: Executor, sample: Sample, kernel: Kernel, rule: MapRu
     rank: Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Gittens and Mahoney, JMLR 17 (2016). K-means: Zhang, Tsang
     and Kwok, "Improved Nystroem low-rank approximation and error analysis", ICML 2008.
     """
-    n_rows = len(sample.rows)
-    n_landmarks = min(rule.n_landmarks, n_rows)
+    n_landmarks = min(rule.n_landmarks, len(sample.rows))
     X = sample.X[: max(POOL_ROWS, n_landmarks)]
     if rule.how == "kmeans" and n_landmarks < X.shape[0]:
         return _means(here, X, sample.weights[: X.shape[0]], n_landmarks, rng)
