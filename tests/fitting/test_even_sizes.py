@@ -6,10 +6,10 @@ import duckdb
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.optimize
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import linear_sum_assignment
 
 from streamkm import StreamKMeans
 from streamkm.cluster import even_sizes
@@ -77,7 +77,7 @@ def test_tight_sizes_cost_little_more_than_the_best_assignment():
     X = normals(300, 4)
     estimator = fitted(X, 10, (30, 30))
     d2 = np.square(X[:, None] - np.repeat(estimator.cluster_centers_, 30, axis=0)).sum(axis=2)
-    best = float(d2[linear_sum_assignment(d2)].sum())
+    best = float(d2[scipy.optimize.linear_sum_assignment(d2)].sum())
     assert best - 1e-9 <= estimator.inertia_ <= 1.002 * best
 
 
@@ -319,6 +319,26 @@ def test_prices_count_among_equal_centers():
     X, prices = normals(50, 3).astype(np.float32), np.array([1e4, 2.0, 1.0, 3.0])
     found = NearestCenters.build(np.full((4, 3), 0.1), np.float32, prices=prices).labels(X)
     np.testing.assert_array_equal(found, np.full(50, 2))
+
+
+def test_many_moves_are_chosen_in_small_programs(monkeypatch):
+    """Of equal rows, whose programs take the longest; and a byte of each row tells where it goes."""
+    n_rows, sizes, solve = 30_000, [], scipy.optimize.milp
+    own = np.zeros(n_rows, np.int32)
+    candidates = np.stack([own, 1 + np.arange(n_rows) % 9, 1 + np.arange(1, n_rows + 1) % 9], axis=1).astype(np.int32)
+    edges = Edges(np.arange(n_rows), np.ones(n_rows), candidates, np.tile([0.0, 1.0, 1.0], (n_rows, 1)))
+
+    def solved(costs, **given):
+        sizes.append(len(costs))
+        return solve(costs, **given)
+
+    monkeypatch.setattr(scipy.optimize, "milp", solved)
+    counts = np.append(float(n_rows), np.zeros(9))
+    moves = edges.moved(Moves(np.full(n_rows, 10, np.uint8), counts, 0.0), SizeBounds(3000, 3000))
+    np.testing.assert_array_equal(moves.counts, np.full(10, 3000))
+    np.testing.assert_array_equal(np.bincount(moves.labels), np.append(0, np.full(10, 3000)))
+    assert max(sizes) <= 4020
+    assert moves.labels.nbytes == n_rows
 
 
 def test_moves_cost_the_least():

@@ -48,9 +48,9 @@ HELD_BYTES = f"process {GIVEN_BYTES >> 20} MiB"
 """What plans count such a process as: it holds about 256 MiB and grows by 64, which is at the edge of a step."""
 FIT = """
 import json, sys
-path, k, limit, coreset = sys.argv[1:5]
+path, k, limit, given = sys.argv[1:5]
 from streamkm import StreamKMeans
-parameters = {"memory_limit": limit, "coreset": json.loads(coreset), "progress": False, "random_state": 0}
+parameters = {"memory_limit": limit, "progress": False, "random_state": 0, **json.loads(given)}
 fitted = StreamKMeans(int(k), **parameters).fit(path)
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 peak = int(status["VmHWM"].split()[0]) * 1024  # of this program alone; getrusage remembers what started it
@@ -62,9 +62,10 @@ print(json.dumps({"peak": peak, "projected": projected, "limit": fitted.plan_.li
 """
 
 
-def fit(path, k, limit, coreset="auto"):
+def fit(path, k, limit, coreset="auto", **given):
     """Fit in a process of its own; what it says of its memory."""
-    return run_compiled(FIT, [str(path), str(k), f"{limit}, {HELD_BYTES}", json.dumps(coreset)], imported=IMPORTED)
+    given = json.dumps({"coreset": coreset, **given})
+    return run_compiled(FIT, [str(path), str(k), f"{limit}, {HELD_BYTES}", given], imported=IMPORTED)
 
 
 def images(path, n_rows, *, chunk_rows=4096):
@@ -167,8 +168,17 @@ def narrow(path, n_rows, n_features):
     return path
 
 
+def half_equal(path, n_rows, n_features):
+    """Rows of which half are equal."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(0, 10, (n_rows, n_features)).astype(np.float32)
+    rows[rng.random(n_rows) < 0.5] = 0
+    np.save(path, rows)
+    return path
+
+
 def sketched(path, n_rows, n_features):
-    """The same in a sketch store."""
+    """Rows of fifty groups in a sketch store."""
     source = RowReader(
         open_source(str(narrow(path.with_suffix(".npy"), n_rows, n_features))), 4 << 20, "euclidean", "raise"
     )
@@ -185,6 +195,12 @@ SLOW_CASES = {
     "store": (sketched, "x.zarr", (200_000, 64), 20, "410 MiB", "uniform"),
     "coreset": (narrow, "x.npy", (800_000, 16), 200, "466 MiB", "sensitivity"),
 }
+
+
+@pytest.mark.slow
+def test_equal_rows_that_are_moved_one_by_one_stay_within_the_limit(disk_path):
+    """Half a million rows, in eleven passes."""
+    assert_within(fit(half_equal(disk_path / "x.npy", 1_000_000, 2), 50, "440 MiB", cluster_size=[0.9, 1.1]))
 
 
 @pytest.mark.parametrize("cases", [CASES, pytest.param(SLOW_CASES, marks=FULL)], ids=["small", "of more rows"])
@@ -212,7 +228,7 @@ def test_documents_are_counted_and_clustered_within_the_limit(disk_path, reduced
         for _ in range(5 if reduced else 12):
             texts = words[rng.choice(30_000, (10_000, 50), p=shares / shares.sum())]
             file.writelines(json.dumps({"text": " ".join(text)}) + "\n" for text in texts)
-    got = run_compiled(WORDS, [str(path), "20", f"384 MiB, {HELD_BYTES}", json.dumps("auto")], imported=IMPORTED)
+    got = run_compiled(WORDS, [str(path), "20", f"384 MiB, {HELD_BYTES}", "{}"], imported=IMPORTED)
     assert got["peak"] <= got["limit"]
 
 
@@ -326,7 +342,7 @@ def test_the_client_of_a_cluster_stays_within_the_limit(disk_path, reduced):
     np.save(path, np.random.default_rng(0).random((1_000_000, 64), np.float32))
     limits = [f"{limit}, {HELD_BYTES}" for limit in ("400 MiB", "460 MiB")]
     for limit in ("auto", *limits)[: 3 - reduced]:
-        got = run_compiled(CLIENT, [str(path), "20", limit, json.dumps("auto")], imported=IMPORTED)
+        got = run_compiled(CLIENT, [str(path), "20", limit, "{}"], imported=IMPORTED)
         assert got["cluster_on"] == "blocks"
         assert got["peak"] <= got["projected"] <= min(2 * got["peak"], got["limit"])
         assert got["worker_peak"] <= got["worker_projected"] <= 2 * got["worker_peak"]
