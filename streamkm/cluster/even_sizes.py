@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import Blocks, drawn_evenly
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.held_rows import HeldBlock
-from streamkm.cluster.rows import Totals, row_d2
+from streamkm.cluster.rows import Totals, inertia_of, row_d2
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.progress import Stage
@@ -33,7 +33,8 @@ ROUNDS, SIZE_ROUNDS = 9, 2  # of prices and means by turns on held rows, and pas
 SWEEPS, COLD, DAMPING, LEAST_SLOPE = 40, 0.03, 0.7, 0.01  # of prices in each; see `Edges.tuned`
 MARGIN, MOST_MARGIN = 0.4, 0.08  # within the bounds, by which prices are found: of the way to the mean, and of the mean
 EDGE_ROWS, ROWS_PER_CLUSTER = 1 << 16, 8  # that are drawn in a round, or kept in a pass, at most: the larger number
-FAR_OUTSIDE, MOST_OUTSIDE, MOST_STARVED = 0.05, 0.015, 1e-3  # shares of rows, rows and clusters; see `even_out`
+# shares of rows, rows and clusters, and of the objective that a round lowers it by; see `even_out`
+FAR_OUTSIDE, MOST_OUTSIDE, MOST_STARVED, SETTLED = 0.05, 0.015, 1e-3, 0.008
 # fewest and most moves among which are chosen at once (or as many as clusters), and what a row outside costs, by the
 # dearest of these
 MOVABLE, MOST_MOVABLE, OUTSIDE_COST = 1000, 4000, 100.0
@@ -172,8 +173,7 @@ class Edges:
                 counts = counts + (into - out)[:, taken].sum(axis=1)
         there, labels = np.flatnonzero(chosen), before.labels.copy()
         labels[self.rows[there]] = self.candidates[there, chosen[there]]
-        cost = before.cost + float(self.costs[there, chosen[there]] @ self.weights[there])
-        return Moves(labels, counts, cost)
+        return Moves(labels, counts, before.cost + float(self.costs[there, chosen[there]] @ self.weights[there]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,14 +298,15 @@ def even_out(
 ) -> tuple[Floats, Evened]:
     """Find centers (k, m) and prices by turns, so that the sizes of clusters of held rows keep the bounds.
 
-    Rounds end when few rows are left outside, which moves of single rows bring in, and few clusters below half of the
-    floor, which prices cannot fill. Else centers are moved elsewhere, at first only if many rows are outside. `n_rows`:
-    all rows. `placed`: as of `lloyd`.
+    Rounds end when few rows are left outside, which moves of single rows bring in, few clusters below half of the
+    floor, which prices cannot fill, and the objective has settled. Where the former fails, centers are moved elsewhere,
+    at first only if many rows are outside. `n_rows`: all rows. `placed`: as of `lloyd`.
     """
     n_clusters, rng, known = len(centers), np.random.default_rng(seed), False
     n_parts, most = -(-blocks.n_rows // edge_rows(blocks.n_rows, n_clusters)), edge_rows(n_rows, n_clusters)
     before, labels, limit, rule = np.full(n_clusters, blocks.total_weight), None, np.inf, EdgeRule(blocks.n_rows)
     prices = missed = np.zeros(n_clusters)  # `missed` by the drawn rows, of the sizes, if these are `known`
+    costs = [np.inf, np.inf]  # objectives of the last two rounds
     for index in range(ROUNDS if n_clusters > 1 else 0):
         drawn = DrawnEdges(replace(blocks, prices=prices - prices.min()).table(centers), rule, n_parts, seed)
         edges = rule.joined(list(outputs(drawn, blocks.placed(), blocks.executor, Stage("sizes"))))
@@ -317,12 +318,13 @@ def even_out(
         limit = float(np.quantile(edges.costs[:, 1], most / n_rows)) if most < n_rows else np.inf
         sizes, outside = found + missed, part.outside(found + missed) / found.sum()
         starved = known and (sizes < part.floor / 2).sum() > MOST_STARVED * n_clusters
-        if index > 1 and known and outside <= MOST_OUTSIDE and not starved:
+        if known and outside <= MOST_OUTSIDE and not starved and costs[1] >= (1 - SETTLED) * costs[0]:
             break
         known = not starved and outside <= (MOST_OUTSIDE if known else FAR_OUTSIDE)
         if not known:
             _relocate(edges, centers, prices, change, sizes, part, rng)
         totals, labels = replace(blocks, prices=prices - prices.min()).step(centers, labels, "sizes")
+        costs = [costs[1], inertia_of(totals, centers, blocks.total_d2norm)]
         missed = known * (share * totals.counts - found)
         centers = totals.means(fallback=centers) if placed is None else placed(totals.means(fallback=centers))
     return centers, Evened(prices, before, EdgeRule(most, limit))

@@ -83,8 +83,7 @@ class Normalization:
         """Undo the normalization of rows, but for rounding."""
         if self.is_whole:
             return X
-        away = Normalization(-self.origin * self.scale, 1 / self.scale)
-        return away.rows(X)
+        return Normalization(-self.origin * self.scale, 1 / self.scale).rows(X)
 
     def points(self, centers: NDArray[Any]) -> NDArray[np.float64]:
         """Original points (k, d), normalized."""

@@ -132,9 +132,10 @@ class StreamKMeans(DescribedKMeans):
         exactly k clusters then, and every size is within both; weights count where there are weights, as far as single
         rows allow. Each center has a price (`model_.prices`), and a row goes to the center with the least sum of
         squared distance and price (Aurenhammer, Hoffmann and Aronov, Algorithmica 20, 1998); this takes up to two more
-        passes, seldom more. What prices leave outside is moved row by row, the cheapest rows first; `size_balance_`
-        tells how many, and `predict`, which knows prices alone, differs from `labels_` for these rows. A third value
-        "soft" moves none. Labels are gathered in this process. Not for rows that can be read only once.
+        passes, and more where over 65,536 rows have to move singly. What prices leave outside is moved row by row, the
+        cheapest rows first; `size_balance_` tells how many, and `predict`, which knows prices alone, differs from
+        `labels_` for these rows. A third value "soft" moves none. Labels are gathered in this process. Not for rows
+        that can be read only once.
     memory_limit : "auto", int, float, str or dict, default="auto"
         Largest resident memory of this process: bytes, text like "1 GiB", or a share of the machine's or container's
         memory like 0.5 or "50%". "auto": 80 % of it. The fit is planned to stay within it, by the data and by what the
