@@ -32,7 +32,7 @@ from streamkm.passes.sketch import Sketched
 
 LABEL_BYTES = 5  # of a row whose label is gathered: the label, and a flag while it is checked
 # of a row near the border of its cluster, with its candidates, in all states of a pass; of the solver for moves then
-EDGE_BYTES, SOLVER_BYTES = 1600, 40 << 20
+EDGE_BYTES, SOLVER_BYTES = 1800, 40 << 20
 DRAWN_SLACK = 1.25  # of rows that a call may draw; see `seeding.draws`
 
 logger = logging.getLogger(__name__)
