@@ -155,8 +155,7 @@ class Edges:
             if not len(some) or bounds.outside(counts) <= BEYOND:
                 continue
             rows, places, at, shape = some // width, some % width + 1, np.arange(len(some)), (n_clusters, len(some))
-            ends = (self.candidates[rows, to] for to in (places, 0))
-            into, out = (sp.csr_array((self.weights[rows], (end, at)), shape) for end in ends)
+            into, out = (sp.csr_array((self.weights[rows], (self.candidates[rows, j], at)), shape) for j in (places, 0))
             low, high = bounds.floor - counts, bounds.cap - counts
             numbers = np.unique(rows, return_inverse=True)[1]
             once = sp.csr_array((np.ones(len(some)), (numbers, at)), (len(some), len(some) + 2 * n_clusters))
@@ -302,11 +301,10 @@ def even_out(
     floor, which prices cannot fill, and the objective has settled. Where the former fails, centers are moved elsewhere,
     at first only if many rows are outside. `n_rows`: all rows. `placed`: as of `lloyd`.
     """
-    n_clusters, rng, known = len(centers), np.random.default_rng(seed), False
+    n_clusters, rng, known, costs = len(centers), np.random.default_rng(seed), False, [np.inf, np.inf]
     n_parts, most = -(-blocks.n_rows // edge_rows(blocks.n_rows, n_clusters)), edge_rows(n_rows, n_clusters)
     before, labels, limit, rule = np.full(n_clusters, blocks.total_weight), None, np.inf, EdgeRule(blocks.n_rows)
     prices = missed = np.zeros(n_clusters)  # `missed` by the drawn rows, of the sizes, if these are `known`
-    costs = [np.inf, np.inf]  # objectives of the last two rounds
     for index in range(ROUNDS if n_clusters > 1 else 0):
         drawn = DrawnEdges(replace(blocks, prices=prices - prices.min()).table(centers), rule, n_parts, seed)
         edges = rule.joined(list(outputs(drawn, blocks.placed(), blocks.executor, Stage("sizes"))))
@@ -324,7 +322,7 @@ def even_out(
         if not known:
             _relocate(edges, centers, prices, change, sizes, part, rng)
         totals, labels = replace(blocks, prices=prices - prices.min()).step(centers, labels, "sizes")
-        costs = [costs[1], inertia_of(totals, centers, blocks.total_d2norm)]
+        costs = [costs[1], inertia_of(totals, centers, blocks.total_d2norm)]  # of the last two rounds
         missed = known * (share * totals.counts - found)
         centers = totals.means(fallback=centers) if placed is None else placed(totals.means(fallback=centers))
     return centers, Evened(prices, before, EdgeRule(most, limit))

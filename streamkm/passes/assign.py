@@ -31,8 +31,8 @@ from streamkm.passes.sizes import FitSizes, UpdateSizes
 from streamkm.passes.sketch import Sketched
 
 LABEL_BYTES = 5  # of a row whose label is gathered: the label, and a flag while it is checked
-# of a row near the border of its cluster, with its candidates, in all states of a pass; of the solver for moves then
-EDGE_BYTES, SOLVER_BYTES = 1800, 40 << 20
+# of a row near the border of its cluster, with its candidates, in a state of a pass; of the solver for moves after it
+EDGE_BYTES, SOLVER_BYTES = 225, 40 << 20
 DRAWN_SLACK = 1.25  # of rows that a call may draw; see `seeding.draws`
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Assign(Pass[AssignState, NDArray[np.int32], AssignResult]):
         kept = drawn + sizes.sample_bytes * (chosen.keeps_sample or centers.many)
         kept += LABEL_BYTES * sizes.rows.n_rows * sizes.labels
         moved, edges = np.min_scalar_type(sizes.n_clusters).itemsize, edge_rows(sizes.rows.n_rows, sizes.n_clusters)
-        kept += (moved * sizes.rows.n_rows + max(SOLVER_BYTES, EDGE_BYTES * edges)) * sizes.sized
+        kept += (moved * sizes.rows.n_rows + max(SOLVER_BYTES, reading.usual_states * EDGE_BYTES * edges)) * sizes.sized
         kept += centers.table_bytes + (centers.double_bytes if chosen.drawn_rows else 0)  # those of the best pass
         state = centers.double_bytes + profile_bytes(sizes.n_clusters)
         n_states, index = None, (sizes.n_clusters, centers.width, reading.n_threads)
