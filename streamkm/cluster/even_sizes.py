@@ -33,7 +33,7 @@ ROUNDS, SIZE_ROUNDS = 9, 2  # of prices and means by turns on held rows, and pas
 SWEEPS, COLD, DAMPING, LEAST_SLOPE = 40, 0.03, 0.7, 0.01  # of prices in each; see `Edges.tuned`
 MARGIN, MOST_MARGIN = 0.4, 0.08  # within the bounds, by which prices are found: of the way to the mean, and of the mean
 EDGE_ROWS, ROWS_PER_CLUSTER = 1 << 16, 8  # that are drawn in a round, or kept in a pass, at most: the larger number
-# shares of rows, rows and clusters, and of the objective that a round lowers it by; see `even_out`
+# shares of rows, rows and clusters, and of the objective (the least gain after which rounds go on); see `even_out`
 FAR_OUTSIDE, MOST_OUTSIDE, MOST_STARVED, SETTLED = 0.05, 0.015, 1e-3, 0.008
 # fewest and most moves among which are chosen at once (or as many as clusters), and what a row outside costs, by the
 # dearest of these
@@ -84,9 +84,9 @@ class Moves:
     cost: float  # of squared distances and prices
 
     @property
-    def rows(self) -> NDArray[np.intp]:
-        """Numbers of the rows that move (r,)."""
-        return np.flatnonzero(self.labels != len(self.counts))
+    def moving(self) -> NDArray[np.bool_]:
+        """Whether each row moves (n,)."""
+        return self.labels != len(self.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +284,8 @@ class Evened:
 
     def balance(self, moves: Moves, totals: Totals, factor: float) -> dict[str, float]:
         """What `size_balance_` tells, by the sums of the last pass."""
-        after = totals.d2 + (moves.cost - float((moves.counts - totals.counts) @ self.table_prices))
-        told = {"n_moved": len(moves.rows), "inertia_before": factor * totals.d2, "inertia_after": factor * after}
+        after = factor * (totals.d2 + (moves.cost - float((moves.counts - totals.counts) @ self.table_prices)))
+        told = {"n_moved": int(moves.moving.sum()), "inertia_before": factor * totals.d2, "inertia_after": after}
         for when, sizes in (("_before", self.sizes), ("", moves.counts)):
             told |= {"smallest" + when: factor * float(sizes.min()), "largest" + when: factor * float(sizes.max())}
         shares = moves.counts / moves.counts.mean()
@@ -301,7 +301,7 @@ def even_out(
     floor, which prices cannot fill, and the objective has settled. Where the former fails, centers are moved elsewhere,
     at first only if many rows are outside. `n_rows`: all rows. `placed`: as of `lloyd`.
     """
-    n_clusters, rng, known, costs = len(centers), np.random.default_rng(seed), False, [np.inf, np.inf]
+    n_clusters, rng, known, inertias = len(centers), np.random.default_rng(seed), False, [np.inf, np.inf]
     n_parts, most = -(-blocks.n_rows // edge_rows(blocks.n_rows, n_clusters)), edge_rows(n_rows, n_clusters)
     before, labels, limit, rule = np.full(n_clusters, blocks.total_weight), None, np.inf, EdgeRule(blocks.n_rows)
     prices = missed = np.zeros(n_clusters)  # `missed` by the drawn rows, of the sizes, if these are `known`
@@ -316,13 +316,13 @@ def even_out(
         limit = float(np.quantile(edges.costs[:, 1], most / n_rows)) if most < n_rows else np.inf
         sizes, outside = found + missed, part.outside(found + missed) / found.sum()
         starved = known and (sizes < part.floor / 2).sum() > MOST_STARVED * n_clusters
-        if known and outside <= MOST_OUTSIDE and not starved and costs[1] >= (1 - SETTLED) * costs[0]:
+        if known and outside <= MOST_OUTSIDE and not starved and inertias[1] >= (1 - SETTLED) * inertias[0]:
             break
         known = not starved and outside <= (MOST_OUTSIDE if known else FAR_OUTSIDE)
         if not known:
             _relocate(edges, centers, prices, change, sizes, part, rng)
         totals, labels = replace(blocks, prices=prices - prices.min()).step(centers, labels, "sizes")
-        costs = [costs[1], inertia_of(totals, centers, blocks.total_d2norm)]  # of the last two rounds
+        inertias = [inertias[1], inertia_of(totals, centers, blocks.total_d2norm)]  # of the last two rounds
         missed = known * (share * totals.counts - found)
         centers = totals.means(fallback=centers) if placed is None else placed(totals.means(fallback=centers))
     return centers, Evened(prices, before, EdgeRule(most, limit))

@@ -107,7 +107,7 @@ def finish_labels(context: FitContext, state: FitState) -> None:
     """Write labels that workers hold, or count their skipped rows; drop rows that were drawn."""
     labels: Any = state.assigned.labels
     if state.evened is not None and (moves := state.evened.rule.moves) is not None:
-        labels[moves.rows] = moves.labels[moves.rows]
+        labels[moves.moving] = moves.labels[moves.moving]
         if context.labels_to is not None:
             labels = HeldLabels(np.array([len(labels)]), context.here, [labels])
     if isinstance(labels, HeldLabels) and context.labels_to is not None:

@@ -90,12 +90,12 @@ def _tuned(context: FitContext, state: FitState, evened: Evened) -> NDArray[np.f
     if not is_round or (outside > MOST_OUTSIDE * totals.counts.sum() and state.n_rounds < SIZE_ROUNDS):
         state.evened = replace(evened, prices=edges.tuned(totals.counts, evened.prices, bounds))
         return state.centers if is_round else totals.means(fallback=state.centers)
-    stay = np.full(int(state.found.chunk_rows.sum()), len(totals.counts), np.min_scalar_type(len(totals.counts)))
-    before = rule.moves or Moves(stay, totals.counts, 0.0)
+    n_rows, stays = int(state.found.chunk_rows.sum()), len(totals.counts)
+    before = rule.moves or Moves(np.full(n_rows, stays, np.min_scalar_type(stays)), totals.counts, 0.0)
     trim_heap(context.plan.limit_bytes, context.plan.memory["assign"])  # solving takes much
     moves = edges.moved(before, SizeBounds(0, np.inf) if soft else bounds)
     state.evened, left = replace(evened, rule=replace(rule, moves=moves)), bounds.outside(moves.counts)
-    logger.info("%s rows are moved to keep the bounds of sizes; %.6g stay outside", f"{len(moves.rows):,}", left)
+    logger.info("%s rows are moved to keep the bounds of sizes; %.6g stay outside", f"{moves.moving.sum():,}", left)
     if soft or left <= BEYOND:
         return None
     if rule.moves is not None and left >= bounds.outside(before.counts):
